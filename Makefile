@@ -1,0 +1,30 @@
+# make demo: the main job on the embedded data set.  make test: lint, types and tests.  Both set up .venv by themselves.
+PYTHON ?= python3
+PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint clean
+
+demo: .venv/demo.stamp
+	.venv/bin/fscil demo
+
+test: .venv/test.stamp lint
+	.venv/bin/python -m pytest --cov --cov-report=term:skip-covered
+
+lint: .venv/test.stamp
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+.venv/test.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) -e '.[dev,pretrained,tensorboard]'
+	touch $@ .venv/demo.stamp
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage runs

@@ -1,0 +1,149 @@
+"""The only place that writes: files that appear whole or not at all, tensors with a checksum, run folders.
+
+A file is written under a temporary name, flushed to the disk, then put in place, so that a crash, a full disk or Ctrl-C
+leaves the old one untouched. Tensors are safetensors, everything else is JSON or plain text; nothing is pickled.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from fscil.errors import StoreError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SCHEMA = 1
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of path when the block ends well, and vanishes when it does not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; a run folder is as readable as the user's umask wants it.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename last through a power cut; not every system lets a folder be opened."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "no space left on the device. Free some and run the same command again; what was there before is untouched"
+    else:
+        advice = f"{error.strerror or error}"
+    return StoreError(f"{path}: cannot be written: {advice}.")
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read as JSON ({error}).") from error
+
+
+def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
+    """One line of a JSONL file; a line torn by a crash is skipped when it is read."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(content) + "\n")
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
+def digest_of_file(path: Path, algorithm: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _digest(tensors: Mapping[str, "Tensor"]) -> str:
+    """Over names, shapes, types and bytes, so that a flipped bit anywhere shows."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
+        found.update(memoryview(tensor.view(-1).numpy()).cast("B"))
+    return found.hexdigest()
+
+
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> None:
+    """Tensors and a JSON-able description in one safetensors file with a checksum."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"schema": str(SCHEMA), "sha256": _digest(plain), "about": json.dumps(about or {})}
+    content = save(plain, metadata=header)
+    with replacing(path) as file:
+        file.write(content)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
+    """What save_tensors wrote; refuses a torn, tampered or newer file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: no such file.") from None
+    except (SafetensorError, OSError) as error:
+        raise StoreError(f"{path}: not a whole safetensors file ({error}).") from error
+    if int(header.get("schema", 0)) > SCHEMA:
+        raise StoreError(f"{path}: written by a newer fscil (schema {header['schema']}). Upgrade fscil to read it.")
+    if header.get("sha256") != _digest(tensors):
+        raise StoreError(f"{path}: its checksum is wrong: the file was damaged or changed. Restore it from a copy.")
+    about: dict[str, Any] = json.loads(header.get("about", "{}"))
+    return tensors, about
