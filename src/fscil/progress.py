@@ -67,4 +67,3 @@ class Bar:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-

@@ -62,7 +62,9 @@ def _flush_folder(folder: Path) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "no space left on the device. Free some and run the same command again; what was there before is untouched"
+        advice = (
+            "no space left on the device. Free some and run the same command again; what was there before is untouched"
+        )
     else:
         advice = f"{error.strerror or error}"
     return StoreError(f"{path}: cannot be written: {advice}.")
@@ -114,7 +116,7 @@ def _digest(tensors: Mapping[str, "Tensor"]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         found.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
-        found.update(memoryview(tensor.view(-1).numpy()).cast("B"))
+        found.update(tensor.view(-1).numpy().data)
     return found.hexdigest()
 
 

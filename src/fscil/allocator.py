@@ -1,0 +1,27 @@
+"""Keep freed memory in the process: training frees and takes the same large blocks in every step.
+
+By default glibc hands such blocks back to the system and fetches them again, page by page. Raising its thresholds costs
+some resident memory and nothing else. It concerns the whole process, so programs ask for it; importing fscil does not.
+"""
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def tune_allocator() -> bool:
+    """Whether it could be done: on Linux with glibc."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        largest = 2**31 - 1
+        set_all = [
+            libc.mallopt(_M_MMAP_THRESHOLD, largest),
+            libc.mallopt(_M_TRIM_THRESHOLD, largest),
+            libc.mallopt(_M_TOP_PAD, 256 * 2**20),
+        ]
+    except (OSError, AttributeError):
+        return False
+    return all(set_all)

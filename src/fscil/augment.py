@@ -1,0 +1,207 @@
+"""Batched two-view augmentation and class augmentation, on whatever device the batch is.
+
+Every sample draws its own crop, flip and colours; only the order of the colour operations is shared by a batch. The few
+numbers that takes are drawn on the host from the generator given, then sent along: a step can be repeated to the bit,
+looks the same on every device, and never waits for one.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fscil.resample import crop_resize
+
+CROP_ATTEMPTS = 10
+
+
+def _uniform(low: float, high: float, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+    return torch.empty(shape).uniform_(low, high, generator=generator)
+
+
+def random_boxes(
+    sizes: Tensor,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    flip: float = 0.0,
+    generator: Generator | None = None,
+) -> Tensor:
+    """(n, 2) heights and widths -> (n, 4) left, top, right, bottom; mirrored (right < left) with probability flip.
+
+    A box covers a share of the area uniform in scale, with an aspect log-uniform in ratio, and lies on whole pixels
+    inside the image. Of ten attempts the first that fits counts; without one it is the largest central box whose aspect
+    is within ratio.
+    """
+    count = len(sizes)
+    height, width = (extent[:, None].float() for extent in sizes.unbind(1))
+    area = height * width * _uniform(*scale, (count, CROP_ATTEMPTS), generator)
+    aspect = _uniform(math.log(ratio[0]), math.log(ratio[1]), (count, CROP_ATTEMPTS), generator).exp()
+    wide, high = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
+    first = fits.float().argmax(1, keepdim=True)
+    chosen_w, chosen_h = wide.gather(1, first), high.gather(1, first)
+    left = (torch.rand(count, 1, generator=generator) * (width - chosen_w + 1)).floor()
+    top = (torch.rand(count, 1, generator=generator) * (height - chosen_h + 1)).floor()
+
+    none = ~fits.any(1, keepdim=True)
+    central_w = torch.minimum(width, (height * ratio[1]).round()).clamp_min(1)
+    central_h = torch.minimum(height, (width / ratio[0]).round()).clamp_min(1)
+    chosen_w, chosen_h = torch.where(none, central_w, chosen_w), torch.where(none, central_h, chosen_h)
+    left = torch.where(none, ((width - central_w) / 2).floor(), left)
+    top = torch.where(none, ((height - central_h) / 2).floor(), top)
+
+    right = left + chosen_w
+    mirrored = torch.rand(count, 1, generator=generator) < flip
+    ends = torch.where(mirrored, right, left), torch.where(mirrored, left, right)
+    return torch.cat([ends[0], top, ends[1], top + chosen_h], 1)
+
+
+def luminance(images: Tensor) -> Tensor:
+    """(…, 3, h, w) -> (…, 1, h, w) by the weights of ITU-R 601."""
+    red, green, blue = images.unbind(-3)
+    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(-3)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """(n, 3, h, w) in 0..1 times factor, (n, 1, 1, 1), as are those below."""
+    return (images * factor).clamp(0, 1)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from, or towards, the image's mean luminance."""
+    mean = luminance(images).mean((-2, -1), keepdim=True)
+    return torch.lerp(mean.expand_as(images), images, factor).clamp(0, 1)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from, or towards, the pixel's own gray."""
+    return torch.lerp(luminance(images).expand_as(images), images, factor).clamp(0, 1)
+
+
+def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue of HSV by shift, in turns; saturation and value stay exactly as they are.
+
+    With value v and chroma c the colour of hue h (in sixths) is v - c * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6
+    and n = 5, 3, 1 for red, green, blue: HSV to RGB without a case distinction.
+    """
+    red, green, blue = images.unbind(-3)
+    value = images.amax(-3)
+    chroma = value - images.amin(-3)
+    divisor = torch.where(chroma > 0, chroma, 1.0)
+    hue = torch.where(
+        value == red,
+        (green - blue) / divisor,
+        torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    hue = hue + 6 * shift.squeeze(-3)
+    sector = torch.tensor([5.0, 3.0, 1.0], device=images.device)[:, None, None]
+    k = (sector + hue.unsqueeze(-3)) % 6
+    return value.unsqueeze(-3) - chroma.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Views:
+    """The paper's preset transformations: resized crop, flip, colour jitter, grayscale; `count` independent draws."""
+
+    size: int
+    count: int = 2
+    scale: tuple[float, float] = (0.2, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1
+    grayscale: float = 0.2
+
+    def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
+        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float in 0..1."""
+        return torch.stack([self._view(pixels, sizes, generator) for _ in range(self.count)])
+
+    def _view(self, pixels: Tensor, sizes: Tensor, generator: Generator | None) -> Tensor:
+        boxes = random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
+        images = crop_resize(pixels, sizes, boxes, self.size)
+
+        def one_each(low: float, high: float) -> Tensor:
+            return _uniform(low, high, (len(images), 1, 1, 1), generator).to(images.device, non_blocking=True)
+
+        jittered = one_each(0, 1) < self.jitter
+
+        def strength(spread: float) -> Tensor:
+            """Factors around 1; exactly 1, which changes nothing, for a sample that is not jittered."""
+            return torch.where(jittered, one_each(max(0.0, 1 - spread), 1 + spread), 1.0)
+
+        shift = torch.where(jittered, one_each(-self.hue, self.hue), 0.0)
+        operations: list[tuple[float, Callable[[Tensor, Tensor], Tensor], Tensor]] = [
+            (self.brightness, adjust_brightness, strength(self.brightness)),
+            (self.contrast, adjust_contrast, strength(self.contrast)),
+            (self.saturation, adjust_saturation, strength(self.saturation)),
+            (self.hue, adjust_hue, shift),
+        ]
+        gray = one_each(0, 1) < self.grayscale
+        for place in torch.randperm(4, generator=generator).tolist():
+            spread, adjust, amount = operations[place]
+            if spread > 0 and self.jitter > 0:
+                images = adjust(images, amount)
+        return torch.where(gray, luminance(images).expand_as(images), images) if self.grayscale > 0 else images
+
+
+def pair_label(a: Tensor, b: Tensor, classes: int) -> Tensor:
+    """The class a mixture of classes a and b belongs to, in either order: classes..classes + classes(classes-1)/2 - 1.
+
+    a, b: int64 of one shape, different from each other everywhere.
+    """
+    low, high = torch.minimum(a, b), torch.maximum(a, b)
+    return classes + low * (2 * classes - low - 1) // 2 + (high - low) - 1
+
+
+def total_classes(classes: int) -> int:
+    """Base classes and all their pairs."""
+    return classes + classes * (classes - 1) // 2
+
+
+def _mixing_weights(count: int, lam: Literal["uniform", "beta"], generator: Generator | None) -> Tensor:
+    if lam == "uniform":
+        return _uniform(0.4, 0.6, (count,), generator)
+    if lam != "beta":
+        raise ValueError(f'lam must be "uniform" or "beta", not {lam!r}')
+    # Beta(20, 20) is the median of 39 uniforms: the 20th order statistic of 39 is distributed so exactly.
+    drawn = torch.rand(count, 39, generator=generator).median(1).values
+    return torch.where((drawn < 0.4) | (drawn > 0.6), 0.5, drawn)
+
+
+def mix_classes(
+    views: Tensor,
+    labels: Tensor,
+    classes: int,
+    repeats: int = 4,
+    lam: Literal["uniform", "beta"] = "uniform",
+    generator: Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Class augmentation (equation 5): mixtures of two classes are a class of their own.
+
+    views: (V, n, 3, h, w); labels: (n,). Returns (V, n + m, 3, h, w) and (n + m,), originals first. Each of `repeats`
+    rounds shuffles the batch and mixes every sample with the one in its place, where the two differ in class; partner
+    and lambda are the same in all views. Labels are best left on the host, so that choosing pairs waits for no device.
+    """
+    count = len(labels)
+    if repeats == 0 or count == 0:
+        return views, labels
+    order = torch.rand(repeats, count, generator=generator).argsort(1).to(labels.device)
+    left = torch.arange(count, device=labels.device).expand(repeats, count).reshape(-1)
+    right = order.reshape(-1)
+    differ = labels[left] != labels[right]
+    left, right = left[differ], right[differ]
+    weight = _mixing_weights(len(left), lam, generator)
+    mixed_labels = pair_label(labels[left], labels[right], classes)
+
+    left, right, weight = (each.to(views.device, non_blocking=True) for each in (left, right, weight))
+    out = views.new_empty((len(views), count + len(left), *views.shape[2:]))
+    out[:, :count] = views
+    for view, target in zip(views, out, strict=True):
+        torch.lerp(view[right], view[left], weight[:, None, None, None], out=target[count:])
+    return out, torch.cat([labels, mixed_labels])

@@ -1,0 +1,196 @@
+"""From a recipe to a run folder: load images, train on the base classes, walk the sessions, write down the results."""
+
+import csv
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fscil import data
+from fscil.config import Config, flatten, load_recipe, recipe_names
+from fscil.data import Dataset, Resize
+from fscil.errors import ConfigError, StoreError
+from fscil.methods import Alice
+from fscil.metrics import confusion_matrix, performance_drop
+from fscil.models import parameter_count
+from fscil.progress import clock
+from fscil.protocol import Draw, Protocol, fit_protocol
+from fscil.runs import Run, machine
+from fscil.sessions import Walk, base_images, walk_all
+from fscil.store import load_tensors, save_tensors, write_json, write_text
+from fscil.training import Trainer
+
+LONG = 6 * 3600.0  # seconds of training on a CPU beyond which a shorter way is suggested
+
+
+def load_data(config: Config, root: Path | None, quiet: bool = False) -> Dataset:
+    """The recipe's data set, decoded and stored at the recipe's size."""
+    options = {"test_share": config.data.test_share} if config.data.name == "folder" else {}
+    dataset = data.load(config.data.name, root, **options)
+    return data.prepare(dataset, Resize(config.data.resize, config.data.interpolation), quiet=quiet)
+
+
+def protocol_of(config: Config, dataset: Dataset, shots: int | None = None) -> Protocol:
+    """The recipe's sessions over this data set's classes."""
+    wanted, names = config.protocol, dataset.class_names
+    unknown = [name for name in wanted.order if name not in names]
+    if unknown:
+        raise ConfigError(f'protocol.order: {dataset.name} has no class "{unknown[0]}".')
+    order = [names.index(name) for name in wanted.order] or None
+    count = len(order) if order else len(names)
+    return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, shots or wanted.shots[0], order)
+
+
+def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
+    """What training will do and how long that takes on this machine."""
+    config, base = method.config, base_images(dataset, protocol)
+    network, classes = method.network(protocol.base_classes), protocol.base_classes
+    trainer, device = method.trainer, method.trainer.device
+    seconds = trainer.estimate(network, base, method.step(network, classes))
+    mixing = f", {config.mixing.repeats} mixtures each" if config.mixing.repeats else ""
+    lines = [
+        f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
+        f"sessions of {protocol.way} classes",
+        f"{config.model.backbone}: {parameter_count(method.backbone):,} parameters in the backbone, "
+        f"{parameter_count(network) - parameter_count(method.backbone):,} in the heads",
+        f"{config.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {config.train.batch} images, "
+        f"{config.views.count} views{mixing}",
+        f"time on this machine ({device.type}, {torch.get_num_threads()} threads): about {clock(seconds)}",
+    ]
+    if seconds > LONG and device.type == "cpu":
+        lines.append(
+            "That is long for a CPU. Shorter, and not comparable with the paper: --set model.width=16 "
+            "--set train.epochs=10 --set train.schedule=onecycle --set train.lr=0.1; in minutes: fscil demo"
+        )
+    return "\n".join(lines)
+
+
+def train(
+    config: Config, run: Run, root: Path | None, device: torch.device, say: Callable[[str], None], quiet: bool
+) -> None:
+    """Base training into a run folder, from its checkpoint where it has one."""
+    with run.locked():
+        dataset = load_data(config, root, quiet)
+        protocol = protocol_of(config, dataset)
+        for shots in config.protocol.shots:  # so that a class with too few images is found before training, not after
+            for session in range(1, protocol.sessions + 1):
+                protocol.with_shots(shots).samples(dataset.train.labels, session)
+        trainer = Trainer(config.train, device, run, quiet)
+        method = Alice(config, trainer)
+        say(plan(method, dataset, protocol))
+        began = time.monotonic()
+        method.train_backbone(base_images(dataset, protocol))
+        spent = run.about().get("seconds", 0.0) + time.monotonic() - began
+        run.note(seconds=round(spent, 1))
+        run.finish(
+            method.backbone.state_dict(), {"backbone": config.model.backbone, "preprocess": method.preprocess.to_dict()}
+        )
+
+
+def trained_method(run: Run, config: Config, device: torch.device, quiet: bool) -> Alice:
+    """The method of a finished run, ready to describe the base classes."""
+    if not run.finished:
+        raise StoreError(
+            f"{run.folder}: training is not finished. Continue it with: fscil train … --out {run.folder} --resume"
+        )
+    weights, _ = load_tensors(run.weights)
+    method = Alice(config, Trainer(config.train, device, quiet=quiet), blank=True)
+    method.load_backbone(weights, str(run.weights))
+    return method
+
+
+def evaluate(
+    run: Run,
+    root: Path | None,
+    device: torch.device,
+    shots: Sequence[int] | None = None,
+    draws: int = 0,
+    prototypes: Literal["balanced", "all"] | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """All sessions for each number of shots, under the recipe's draw or `draws` seeded ones; returns the results."""
+    config = run.config()
+    if prototypes:
+        config = replace(config, test=replace(config.test, prototypes=prototypes))
+    shots = tuple(shots or config.protocol.shots)
+    dataset = load_data(config, root, quiet)
+    protocol = protocol_of(config, dataset)
+    with run.locked():
+        method = trained_method(run, config, device, quiet)
+        method.describe_base(base_images(dataset, protocol), shots)
+        chosen: list[Draw] = list(range(draws)) if draws else [config.protocol.draw]
+        walks = list(walk_all(method, dataset, protocol, shots, chosen))
+        results = {
+            "schema": 1,
+            "data": config.data.name,
+            "images": {"base training": len(base_images(dataset, protocol)), "test": len(dataset.test)},
+            "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
+            "method": "alice",
+            "prototypes": config.test.prototypes,
+            "backbone": config.model.backbone,
+            "parameters": parameter_count(method.backbone),
+            "training": {
+                "epochs": config.train.epochs,
+                "seed": config.train.seed,
+                "seconds": run.about().get("seconds"),
+            },
+            "departures": departures(config),
+            "machine": machine(),
+            "walks": [_record(walk) for walk in walks],
+        }
+        write_json(run.folder / "results.json", results)
+        _save_predictions(run.folder, walks, [dataset.class_names[label] for label in protocol.seen(protocol.sessions)])
+    return results
+
+
+def departures(config: Config) -> dict[str, list[Any]]:
+    """Settings in which a run differs from the paper's recipe for the same data: key -> [here, in the paper]."""
+    if config.data.name not in ("cifar100", "mini_imagenet", "cub200") or config.data.name not in recipe_names():
+        return {}
+    here, paper = flatten(config), flatten(load_recipe(config.data.name))
+    harmless = ("about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "model.weights", "data.test_share")
+    return {key: [here[key], paper[key]] for key in here if here[key] != paper[key] and key not in harmless}
+
+
+def _record(walk: Walk) -> dict[str, Any]:
+    sessions = [
+        {
+            "session": result.session,
+            "classes": result.classes,
+            "images": len(result.target),
+            **asdict(result.scores),
+            "alternatives": {name: scores.average for name, scores in result.alternatives.items()},
+        }
+        for result in walk.sessions
+    ]
+    averages = [result.scores.average for result in walk.sessions]
+    memory = asdict(walk.sessions[-1].memory)
+    return {
+        "shots": walk.shots,
+        "draw": walk.draw,
+        "pd": performance_drop(averages),
+        "memory": memory,
+        "sessions": sessions,
+    }
+
+
+def _save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) -> None:
+    """Every prediction behind the table, and the last session's confusion matrix of each number of shots."""
+    tensors = {}
+    for walk in walks:
+        for result in walk.sessions:
+            tensors[f"{walk.shots}-shot.draw-{walk.draw}.session-{result.session}"] = torch.from_numpy(result.predicted)
+            tensors[f"target.session-{result.session}"] = torch.from_numpy(result.target)
+    save_tensors(folder / "predictions.safetensors", tensors, {"classes": list(names)})
+    for walk in {walk.shots: walk for walk in reversed(walks)}.values():
+        last = walk.sessions[-1]
+        matrix = confusion_matrix(last.predicted, last.target, last.classes)
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(["true \\ predicted", *names])
+        writer.writerows([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
+        write_text(folder / f"confusion-{walk.shots}-shot.csv", text.getvalue())

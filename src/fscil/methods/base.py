@@ -1,0 +1,45 @@
+"""The contract every method keeps: learn the base, then each session from its own images, and score all classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fscil.data.images import Images
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a method keeps of past data, apart from its network."""
+
+    images: int = 0
+    floats: int = 0
+
+
+class Method(Protocol):
+    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there."""
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        """Learn the base classes; `shots` are the numbers of images per class that later sessions may bring."""
+        ...
+
+    def learn(self, new: Images) -> None:
+        """Learn one session's new classes from these images and what memory() declares."""
+        ...
+
+    def scores(self, images: Images) -> Tensor:
+        """(n, classes seen so far), higher is nearer."""
+        ...
+
+    def alternatives(self, images: Images) -> dict[str, Tensor]:
+        """Other scores worth reporting beside the main ones, by name; most methods have none."""
+        ...
+
+    def memory(self) -> Memory: ...
+
+    def state(self) -> dict[str, Tensor]:
+        """All that is needed to go on, as tensors."""
+        ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None: ...

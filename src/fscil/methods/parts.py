@@ -1,0 +1,46 @@
+"""What a recipe's settings mean: the backbone, the test preprocessing and the training views it asks for."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from fscil.augment import Views
+from fscil.config import Config
+from fscil.errors import ConfigError
+from fscil.models import Backbone, build_backbone, native_statistics
+from fscil.preprocess import STATISTICS, Preprocess
+
+
+def backbone_of(config: Config, blank: bool = False) -> Backbone:
+    """The network a recipe names, initialised from its seed or its weights; blank where others are to be loaded."""
+    model = config.model
+    options: dict[str, Any] = {"weights": None if blank else model.weights or None}
+    if model.backbone == "resnet18":
+        options |= {"stem": model.stem, "width": model.width}
+    wants_weights = model.init == "pretrained" and not model.weights and not blank
+    if model.backbone not in ("resnet18", "resnet20"):
+        options["pretrained"] = wants_weights
+    elif wants_weights:
+        raise ConfigError(
+            "this recipe starts from ImageNet weights, and fscil cannot ship those of ResNet. Either give a file with "
+            "--set model.weights=resnet18.pth (torchvision's names, .pth or .safetensors), or use the network whose "
+            "weights come with the pretrained extra: --set model.backbone=efficientnet_lite0"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.train.seed)
+        return build_backbone(model.backbone, **options)
+
+
+def preprocess_of(config: Config) -> Preprocess:
+    """How test images reach the network of this recipe."""
+    if config.data.statistics == "auto":
+        native = native_statistics(config.model.backbone) if config.model.init == "pretrained" else None
+        mean, std = native or STATISTICS["cifar10"]
+    else:
+        mean, std = STATISTICS[config.data.statistics]
+    return Preprocess(config.views.size, config.test.resize, config.test.interpolation, mean, std)
+
+
+def views_of(config: Config) -> Views:
+    return Views(**asdict(config.views))

@@ -1,0 +1,64 @@
+"""What happens to a test image: resize, centre crop, normalise. Serialisable: all users of a model do the same."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fscil.resample import Interpolation, crop_resize
+
+STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(…, 3, h, w) in 0..1 -> the same, less mean, over std, channel by channel."""
+    centre = torch.tensor(mean, device=images.device, dtype=images.dtype)[:, None, None]
+    spread = torch.tensor(std, device=images.device, dtype=images.dtype)[:, None, None]
+    return (images - centre) / spread
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Resize the short side (or leave it), cut the central crop x crop, normalise."""
+
+    crop: int
+    resize: int | None = None
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = STATISTICS["cifar10"][0]
+    std: tuple[float, ...] = STATISTICS["cifar10"][1]
+
+    def boxes(self, sizes: Tensor) -> Tensor:
+        """(n, 2) heights and widths -> (n, 4): the part of each image that the crop shows.
+
+        Resizing and then cropping shows what resizing this box alone shows. The crop starts at a whole pixel of the
+        resized image, so that nothing is blurred where nothing is resized. An image smaller than the crop is enlarged.
+        """
+        extent = sizes.double()
+        short = extent.amin(1, keepdim=True)
+        wanted = torch.full_like(short, self.resize) if self.resize else short
+        scale = wanted.clamp_min(self.crop) / short
+        resized = (extent * scale).floor()
+        start = ((resized - self.crop) / 2).floor()
+        ratio = extent / resized
+        top, left = (start * ratio).unbind(1)
+        bottom, right = ((start + self.crop) * ratio).unbind(1)
+        return torch.stack([left, top, right, bottom], 1).float()
+
+    def __call__(self, pixels: Tensor, sizes: Tensor) -> Tensor:
+        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (n, 3, crop, crop) float, ready for the network."""
+        images = crop_resize(pixels, sizes, self.boxes(sizes), self.crop, self.interpolation)
+        return normalise(images, self.mean, self.std)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Preprocess":
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
+        }
+        return cls(**plain)

@@ -1,0 +1,139 @@
+"""Which classes and which samples make session 0..M. Pure: no pixels, no torch.
+
+Session 0 has the base classes with all their training images; each later session brings `way` new classes with `shots`
+images each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fscil.errors import ProtocolError
+
+Draw: TypeAlias = Literal["published"] | int  # the literature's few-shot samples, or the seed of a draw
+
+
+def published_draw(n: int, shots: int) -> list[int]:
+    """Ranks, among the n training images of one class, of the samples all published results use.
+
+    The rule behind the lists that circulate: numpy's legacy generator, seeded with 1 anew for every class. Fewer shots
+    are a prefix of more. The global random state is not touched.
+    """
+    if not 0 <= shots <= n:
+        raise ProtocolError(f"cannot draw {shots} of {n} images.")
+    return [int(rank) for rank in np.random.RandomState(1).permutation(n)[:shots]]
+
+
+def seeded_draw(n: int, shots: int, seed: int, label: int) -> list[int]:
+    """Ranks of a class's samples under a seed; each class has its own stream, and fewer shots are a prefix of more."""
+    if not 0 <= shots <= n:
+        raise ProtocolError(f"cannot draw {shots} of {n} images.")
+    return [int(rank) for rank in np.random.default_rng([seed, label]).permutation(n)[:shots]]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """base_classes classes first, then `sessions` times `way` new ones with `shots` images each.
+
+    `order` lists class numbers by arrival; without it they come in their natural order.
+    """
+
+    base_classes: int
+    way: int
+    sessions: int
+    shots: int = 5
+    order: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.base_classes < 1 or self.way < 1 or self.sessions < 0 or self.shots < 1:
+            raise ProtocolError(
+                f"a protocol needs at least one base class, way and shot and no negative number of sessions; got "
+                f"{self.base_classes} base classes, {self.sessions} sessions, {self.way}-way {self.shots}-shot."
+            )
+        if self.order is None:
+            return
+        arrival: dict[int, int] = {}
+        for place, label in enumerate(self.order[: self.classes]):
+            if label in arrival:
+                first, second = (self._session_of_place(p) for p in (arrival[label], place))
+                raise ProtocolError(
+                    f"class {label} is in session {first} and again in session {second}: sessions must not overlap."
+                )
+            arrival[label] = place
+        if len(arrival) < self.classes:
+            raise ProtocolError(f"the order lists {len(arrival)} classes, the sessions need {self.classes}.")
+
+    def _session_of_place(self, place: int) -> int:
+        return max(0, (place - self.base_classes) // self.way + 1)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are in the end."""
+        return self.base_classes + self.way * self.sessions
+
+    def seen(self, session: int) -> tuple[int, ...]:
+        """Classes known after this session, by arrival; the place in this tuple is the class's number in a model."""
+        if not 0 <= session <= self.sessions:
+            raise ProtocolError(f"there is no session {session}: this protocol has sessions 0 to {self.sessions}.")
+        known = self.base_classes + self.way * session
+        return (self.order or tuple(range(known)))[:known]
+
+    def new(self, session: int) -> tuple[int, ...]:
+        """Classes that arrive in this session."""
+        return self.seen(session)[self.base_classes + self.way * (session - 1) :] if session else self.seen(0)
+
+    def samples(self, labels: NDArray[Any], session: int, draw: Draw = "published") -> NDArray[np.int64]:
+        """Positions of this session's training images among `labels`, the (n,) labels of the whole training part.
+
+        Session 0: all images of the base classes, in data set order. Later: class by class, in the order drawn.
+        """
+        if session == 0:
+            return np.flatnonzero(np.isin(labels, self.seen(0)))
+        drawn = []
+        for label in self.new(session):
+            members = np.flatnonzero(labels == label)
+            if len(members) < self.shots:
+                raise ProtocolError(
+                    f"class {label} has {len(members)} training images, {self.shots} shots need {self.shots}. "
+                    f"Add images, ask for fewer shots or leave the class out."
+                )
+            if draw == "published":
+                ranks = published_draw(len(members), self.shots)
+            else:
+                ranks = seeded_draw(len(members), self.shots, draw, label)
+            drawn.append(members[ranks])
+        return np.concatenate(drawn)
+
+    def with_shots(self, shots: int) -> "Protocol":
+        return replace(self, shots=shots)
+
+    def __str__(self) -> str:
+        return f"{self.base_classes} base classes + {self.sessions} sessions, {self.way}-way {self.shots}-shot"
+
+
+CIFAR100 = Protocol(base_classes=60, way=5, sessions=8)
+MINI_IMAGENET = Protocol(base_classes=60, way=5, sessions=8)
+CUB200 = Protocol(base_classes=100, way=10, sessions=10)
+
+
+def fit_protocol(
+    classes: int,
+    base_classes: int | None,
+    way: int,
+    sessions: int | None,
+    shots: int,
+    order: Sequence[int] | None = None,
+) -> Protocol:
+    """A protocol for this many classes; None is chosen: 60% base classes, as many sessions as there is room for."""
+    base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
+    room = (classes - base) // way
+    count = room if sessions is None else sessions
+    if base > classes or count > room:
+        raise ProtocolError(
+            f"{base} base classes and {count} sessions of {way} need {base + count * way} classes, the data "
+            f"has {classes}. Set protocol.base_classes, protocol.sessions and protocol.way to fit."
+        )
+    return Protocol(base, way, count, shots, tuple(order) if order else None)

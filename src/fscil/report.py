@@ -1,0 +1,131 @@
+"""Results -> tables, laid out like those of the paper's supplement, for the terminal and as Markdown."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from fscil.metrics import mean_and_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+MEASURES = {
+    "average": "class-wise average accuracy (over all test images of the classes seen so far)",
+    "harmonic": "harmonic accuracy (base against novel)",
+    "base": "accuracy on base classes",
+    "novel": "accuracy on novel classes",
+    "class_mean": "mean over classes",
+}
+DATA_NAMES = {"cifar100": "CIFAR100", "mini_imagenet": "miniImageNet", "cub200": "CUB200"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Sessions across, one group of rows per measure."""
+
+    title: str
+    header: list[str]
+    groups: list[tuple[str, list[list[str]]]]  # measure, rows of cells
+    notes: list[str]
+
+
+def paper_results() -> list[dict[str, Any]]:
+    """The rows of the paper's tables, in percent."""
+    text = (resources.files("fscil") / "paper.toml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = tomllib.loads(text)["result"]
+    return rows
+
+
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """One table per number of shots."""
+    counts = dict.fromkeys(walk["shots"] for walk in results["walks"])
+    return [_table(results, shots) for shots in counts]
+
+
+def _table(results: Mapping[str, Any], shots: int) -> Table:
+    walks = [walk for walk in results["walks"] if walk["shots"] == shots]
+    protocol = results["protocol"]
+    paper = next(
+        (
+            row
+            for row in paper_results()
+            if (row["data"], row["shots"], row["method"]) == (results["data"], shots, "alice")
+        ),
+        None,
+    )
+    if paper and len(paper["average"]) != protocol["sessions"] + 1:
+        paper = None
+    groups = []
+    for measure, name in MEASURES.items():
+        rows = [["this run", *_own_row(walks, measure)]]
+        if paper and measure == "average":
+            rows.append(["ALICE, paper", *(f"{value:.1f}" for value in paper["average"]), f"{paper['pd']:.1f}"])
+        if paper and measure == "harmonic":
+            rows.append(["ALICE, paper", "-", *(f"{value:.1f}" for value in paper["harmonic"]), "-"])
+        groups.append((name, rows))
+    data = DATA_NAMES.get(results["data"], results["data"])
+    title = f"{data}, {protocol['sessions']}-step {protocol['way']}-way {shots}-shot"
+    header = ["", *map(str, range(protocol["sessions"] + 1)), "PD"]
+    return Table(title, header, groups, _notes(results, walks, paper is not None))
+
+
+def _own_row(walks: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
+    sessions = range(len(walks[0]["sessions"]))
+    cells = [_cell([walk["sessions"][session][measure] for walk in walks]) for session in sessions]
+    return [*cells, _cell([walk["pd"] for walk in walks]) if measure == "average" else "-"]
+
+
+def _cell(values: Sequence[float | None]) -> str:
+    """Percent, with the 95% interval of the mean where there are several values; "-" where it is undefined."""
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean, interval = mean_and_interval(known)
+    return f"{mean:.1f}" if interval is None else f"{mean:.1f} ±{interval:.1f}"
+
+
+def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]], compared: bool) -> list[str]:
+    training, draws = results["training"], [walk["draw"] for walk in walks]
+    seconds = f", {training['seconds']:.0f} s" if training.get("seconds") else ""
+    drawn = f"draw: {draws[0]}" if len(draws) == 1 else f"mean and 95% interval over {len(draws)} seeded draws"
+    notes = [
+        f"{results['backbone']} ({results['parameters']:,} parameters), {training['epochs']} epochs, "
+        f"seed {training['seed']}{seconds}; prototypes: {results['prototypes']}; {drawn}"
+    ]
+    first = walks[0]["sessions"][0]
+    if results["prototypes"] == "balanced":
+        beside = ", ".join(f"{100 * value:.1f} ({name})" for name, value in first["alternatives"].items())
+        notes.append(f"Session 0 uses all base data, as the paper does. With balanced prototypes: {beside}")
+    if compared and results["departures"]:
+        listed = ", ".join(f"{key} = {here} ({there})" for key, (here, there) in results["departures"].items())
+        notes.append(f"Not comparable with the paper: this run departs from its recipe (in brackets) in {listed}")
+    return notes
+
+
+def to_markdown(table: Table) -> str:
+    width = len(table.header)
+    lines = [f"### {table.title}", "", _line(table.header), _line(["---", *["---:"] * (width - 1)])]
+    for name, rows in table.groups:
+        lines.append(_line([f"*{name}*", *[""] * (width - 1)]))
+        lines += [_line(row) for row in rows]
+    return "\n".join([*lines, "", *(f"{note}.  " for note in table.notes)]) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def to_terminal(table: Table) -> "RichTable":
+    from rich.table import Table as RichTable
+
+    shown = RichTable(title=table.title, caption="\n".join(table.notes), caption_justify="left", title_justify="left")
+    for number, name in enumerate(table.header):
+        shown.add_column(name, justify="right" if number else "left", no_wrap=bool(number))
+    for name, rows in table.groups:
+        shown.add_section()
+        shown.add_row(f"[italic]{name.partition(' (')[0]}[/italic]")
+        for row in rows:
+            shown.add_row(*row)
+    return shown

@@ -1,0 +1,163 @@
+"""A run folder: the resolved recipe, metrics, checkpoint, weights and results of one training run.
+
+config.toml              the resolved recipe; `fscil train RUN/config.toml` repeats the run
+run.json                 where the data was, when and with what it was made, how far it got
+metrics.jsonl            loss, rate and speed as training went
+checkpoint.safetensors   only while training is unfinished: all that is needed to go on to the same bits
+weights.safetensors      the trained backbone
+results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fscil import __version__
+from fscil.config import Config, load_recipe, to_toml
+from fscil.errors import StoreError
+from fscil.store import (
+    SCHEMA,
+    append_json_line,
+    load_tensors,
+    read_json,
+    read_json_lines,
+    save_tensors,
+    write_json,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def machine() -> dict[str, Any]:
+    """What a reader of a figure wants to know about where it was measured."""
+    import os
+
+    import torch
+
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fscil": __version__,
+    }
+
+
+class Run:
+    """One run folder on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, about: Mapping[str, Any]) -> "Run":
+        """A new run; a folder that holds anything else is left alone."""
+        run = cls(folder)
+        if run._about.exists():
+            raise StoreError(
+                f"{folder} already holds a run. Continue it with --resume, or choose another folder with --out."
+            )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError(f"{folder} exists and is not an empty folder. Choose another one with --out.")
+        write_text(run._config, to_toml(config))
+        record = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "finished": False}
+        write_json(run._about, {**record, "command": " ".join(sys.argv[1:]), "machine": machine(), **about})
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        run = cls(folder)
+        if not run._about.is_file():
+            raise StoreError(
+                f"{folder} is not a run folder: it has no run.json. Make one with: fscil train … --out {folder}"
+            )
+        if run.about().get("schema", 0) > SCHEMA:
+            raise StoreError(f"{folder}: written by a newer fscil. Upgrade fscil to read it.")
+        return run
+
+    @property
+    def _about(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.safetensors"
+
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self._about)
+        return found
+
+    def note(self, **more: Any) -> None:
+        write_json(self._about, {**self.about(), **more})
+
+    def config(self) -> Config:
+        return load_recipe(self._config)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.about().get("finished")) and self.weights.is_file()
+
+    def finish(self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
+        """Weights first, then the word that they are there; the checkpoint is no longer needed."""
+        save_tensors(self.weights, weights, about)
+        self.note(finished=True)
+        for leftover in ("checkpoint", "best"):
+            (self.folder / f"{leftover}.safetensors").unlink(missing_ok=True)
+
+    def save(self, kind: str, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
+        """kind: "checkpoint" or "best"."""
+        save_tensors(self.folder / f"{kind}.safetensors", tensors, about)
+
+    def load(self, kind: str) -> tuple[dict[str, "Tensor"], dict[str, Any]] | None:
+        path = self.folder / f"{kind}.safetensors"
+        return load_tensors(path) if path.exists() else None
+
+    def log(self, **values: Any) -> None:
+        append_json_line(self._metrics, values)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_json_lines(self._metrics)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after this step, because it will be done, and logged, again."""
+        import json
+
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer at a time; the lock goes with the process, so a crash leaves none behind."""
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows has no flock, and then goes without
+            yield
+            return
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"{self.folder}: another process is working on this run. Wait for it or stop it."
+                ) from None
+            yield

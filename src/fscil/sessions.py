@@ -1,0 +1,85 @@
+"""Walks a method through a protocol and judges it after every session."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fscil.data.images import Dataset, Images
+from fscil.errors import DataError
+from fscil.methods.base import Memory, Method
+from fscil.metrics import Scores, session_scores
+from fscil.protocol import Draw, Protocol
+
+
+@dataclass(frozen=True, eq=False)
+class SessionResult:
+    """What a method said after one session, and what that is worth."""
+
+    session: int
+    classes: int  # seen so far
+    predicted: NDArray[np.int64]  # (n,) class numbers by arrival
+    target: NDArray[np.int64]  # (n,)
+    scores: Scores
+    alternatives: dict[str, Scores]  # other ways to score the same session
+    memory: Memory
+
+
+def base_images(dataset: Dataset, protocol: Protocol) -> Images:
+    """All training images of the base classes, labelled by arrival."""
+    return dataset.train.select(protocol.samples(dataset.train.labels, 0)).relabel(protocol.seen(0))
+
+
+def test_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
+    """All test images of the classes seen after this session, labelled by arrival."""
+    seen = protocol.seen(session)
+    images = dataset.test.of_classes(seen).relabel(seen)
+    missing = [dataset.class_names[seen[place]] for place in range(len(seen)) if place not in images.counts]
+    if missing:
+        raise DataError(
+            f"{dataset.name}: {len(missing)} classes have no test image (first: {missing[0]}). Add some, or leave the "
+            f"classes out with protocol.order."
+        )
+    return images
+
+
+def walk(method: Method, dataset: Dataset, protocol: Protocol, draw: Draw = "published") -> Iterator[SessionResult]:
+    """Judge a method that has learned the base, then let it learn session after session and judge it after each."""
+    for session in range(protocol.sessions + 1):
+        if session:
+            chosen = dataset.train.select(protocol.samples(dataset.train.labels, session, draw))
+            method.learn(chosen.relabel(protocol.seen(session)))
+        yield _judge(method, test_images(dataset, protocol, session), protocol, session)
+
+
+def _judge(method: Method, test: Images, protocol: Protocol, session: int) -> SessionResult:
+    predicted = method.scores(test).argmax(1).numpy()
+    others = {
+        name: session_scores(scores.argmax(1).numpy(), test.labels, protocol.base_classes)
+        for name, scores in method.alternatives(test).items()
+    }
+    scores = session_scores(predicted, test.labels, protocol.base_classes)
+    return SessionResult(session, len(protocol.seen(session)), predicted, test.labels, scores, others, method.memory())
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """One way through all sessions."""
+
+    shots: int
+    draw: Draw
+    sessions: list[SessionResult]
+
+
+def walk_all(
+    method: Method, dataset: Dataset, protocol: Protocol, shots: Sequence[int], draws: Sequence[Draw]
+) -> Iterator[Walk]:
+    """Every number of shots under every draw, each from the same state after the base session."""
+    start: dict[str, Any] = method.state()
+    for count in shots:
+        for draw in draws:
+            method.load_state(start)
+            yield Walk(count, draw, list(walk(method, dataset, protocol.with_shots(count), draw)))
+    method.load_state(start)
