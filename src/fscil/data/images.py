@@ -3,10 +3,10 @@
 Nothing here knows torch. Pixels stay uint8 in height x width x 3 order until they reach the device.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fscil.errors import BadImageError
+from fscil.errors import BadImageError, DataError
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int64]
@@ -44,6 +44,7 @@ class Resize:
         height, width = self.target(image.height, image.width)
         if (height, width) == (image.height, image.width):
             return image
+        _refuse_bomb(height, width)  # a thin strip grows huge when its short side is stretched
         return image.resize((width, height), Image.Resampling[self.interpolation.upper()])
 
 
@@ -52,23 +53,35 @@ AS_IT_IS = Resize()
 
 def decode(file: Path | BinaryIO, resize: Resize = AS_IT_IS) -> Bytes:
     """(height, width, 3) of the first frame, upright by its EXIF tag, on white where it is transparent."""
-    name = file if isinstance(file, Path) else "the image"
+    if not isinstance(file, Path):
+        return _decode(file, "the image", resize)
     try:
-        with warnings.catch_warnings():
-            # Pillow only warns of a decompression bomb up to twice its limit; for us the limit is the limit.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file, formats=FORMATS) as image:
-                upright = ImageOps.exif_transpose(image)
-                return np.asarray(resize.apply(_to_rgb(upright)))
-    except FileNotFoundError:
-        raise BadImageError(f"{name}: no such file") from None
+        # Read apart from decoding: a disk that fails must not pass for a damaged image.
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+    return _decode(BytesIO(content), str(file), resize)
+
+
+def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
+    try:
+        with Image.open(stream, formats=FORMATS) as image:
+            # Pillow itself only warns up to twice its limit.
+            _refuse_bomb(image.height, image.width)
+            return np.asarray(resize.apply(_to_rgb(ImageOps.exif_transpose(image))))
     except UnidentifiedImageError:
         raise BadImageError(f"{name}: not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise BadImageError(f"{name}: more than {Image.MAX_IMAGE_PIXELS} pixels") from None
-    # Pillow's decoders answer a damaged file with any of these.
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
+    except (BadImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise BadImageError(f"{name}: too large ({error})") from error
+    # Pillow's decoders answer a damaged file with whatever they stumble over.
+    except Exception as error:
         raise BadImageError(f"{name}: corrupt or truncated ({error})") from error
+
+
+def _refuse_bomb(height: int, width: int) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and height * width > limit:
+        raise BadImageError(f"{width} x {height} is more than {limit} pixels")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -102,6 +115,7 @@ class ArrayPixels:
 
     array: Bytes
     label: str = "image"
+    names: Sequence[str] = ()  # one per image, where they have names
 
     def __len__(self) -> int:
         return len(self.array)
@@ -110,7 +124,7 @@ class ArrayPixels:
         return self.array[rows]
 
     def name(self, row: int) -> str:
-        return f"{self.label} {row}"
+        return self.names[row] if self.names else f"{self.label} {row}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,241 @@
+"""Decoded images kept in one memory-mapped file per data set and size, so that no epoch decodes a JPEG again.
+
+Such a file is a mark, the pixels of one image after the other, a JSON index, and a tail of fixed length that guards the
+index. The index comes last because sizes and damage are known only when everything has been decoded.
+"""
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fscil.data.images import ArrayPixels, Bytes, Dataset, FilePixels, Images, Ints, Pixels, Resize
+from fscil.data.listing import few
+from fscil.errors import BadImageError, DataError, FscilWarning, StoreError
+from fscil.progress import Bar
+from fscil.store import replacing
+
+MARK = b"fscil pixels 1\n\n"  # another number when files are laid out, or images decoded, in another way
+TAIL = struct.Struct("<Q32s")  # length of the index, its SHA-256
+CHUNK = 4  # images per task: few, because a window of tasks is in memory
+WORKERS = min(8, max(2, os.cpu_count() or 1))
+DAY = 86400.0
+
+
+def cache_folder() -> Path:
+    """$FSCIL_CACHE, or where this system keeps what programs can make again."""
+    if chosen := os.environ.get("FSCIL_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fscil"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fscil" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fscil"
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedPixels:
+    """Images of different sizes, one after the other in one flat array."""
+
+    flat: Bytes  # (bytes of all images,)
+    starts: Ints  # (n,) into flat
+    sizes: Ints  # (n, 2) height, width
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, rows: Ints) -> list[Bytes]:
+        return [
+            self.flat[start : start + height * width * 3].reshape(height, width, 3)
+            for start, (height, width) in zip(self.starts[rows].tolist(), self.sizes[rows].tolist(), strict=True)
+        ]
+
+    def name(self, row: int) -> str:
+        return self.names[row]
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """What became of a pixel store: its good images, and what is wrong with the others."""
+
+    pixels: Pixels
+    place: Ints  # (n,) row in the original store -> row in pixels
+    bad: Mapping[int, str] = field(default_factory=dict)  # row in the original store -> what is wrong
+
+
+def prepare(dataset: Dataset, resize: Resize, folder: Path | None = None, quiet: bool = False) -> Dataset:
+    """The data set with every image decoded and resized once; from then on its pixels are mapped from the cache.
+
+    An image that cannot be decoded is left out with a warning, but in the test part of a benchmark it stops the run.
+    """
+    folder = folder or cache_folder()
+    train = _decoded(dataset.train.pixels, resize, folder, dataset.name, "train", quiet)
+    if dataset.test.pixels is dataset.train.pixels:
+        test = train
+    else:
+        test = _decoded(dataset.test.pixels, resize, folder, dataset.name, "test", quiet)
+    if dataset.benchmark:
+        _refuse_bad(dataset, test)
+    return replace(dataset, train=_good(dataset, "train", train), test=_good(dataset, "test", test))
+
+
+def _refuse_bad(dataset: Dataset, decoded: _Decoded) -> None:
+    bad = [row for row in dataset.test.rows.tolist() if row in decoded.bad]
+    if bad:
+        names = few([dataset.test.pixels.name(row) for row in bad])
+        raise DataError(
+            f"{dataset.name}: {len(bad)} of {len(dataset.test)} test images cannot be decoded: {names} "
+            f"(the first: {decoded.bad[bad[0]]}). Results without them could not be compared with published ones: "
+            "restore these files from the original archive."
+        )
+
+
+def _good(dataset: Dataset, part: str, decoded: _Decoded) -> Images:
+    """A part of the data set over its decoded images, less those that could not be decoded."""
+    images: Images = getattr(dataset, part)
+    lost = np.isin(images.rows, list(decoded.bad))
+    if lost.any():
+        rows = images.rows[lost].tolist()
+        text = (
+            f"{dataset.name}: {len(rows)} of {len(images)} {part} images cannot be decoded and are left out: "
+            f"{few([images.pixels.name(row) for row in rows])} (the first: {decoded.bad[rows[0]]})."
+        )
+        if dataset.benchmark:
+            classes = [dataset.class_names[label] for label in np.unique(images.labels[lost])]
+            text += f" The few-shot samples drawn for {few(classes)} are then not the published ones."
+        warnings.warn(text, FscilWarning, stacklevel=3)
+    kept = images.select(~lost)
+    return Images(decoded.pixels, kept.labels, decoded.place[kept.rows])
+
+
+def _decoded(pixels: Pixels, resize: Resize, folder: Path, name: str, part: str, quiet: bool) -> _Decoded:
+    if len(pixels) == 0 or _is_ready(pixels, resize):
+        return _Decoded(pixels, np.arange(len(pixels)))
+    origin = [str(pixels.root.resolve()), asdict(pixels.resize)] if isinstance(pixels, FilePixels) else []
+    identity = json.dumps([name, part, origin, asdict(resize)])
+    path = folder / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.pixels"
+    key = _fingerprint(pixels, name)
+    found = _open(path, key, pixels)
+    if found is None:
+        try:
+            _build(path, key, pixels, resize, f"{name}: decoding {part} images", quiet)
+        except StoreError as error:
+            raise StoreError(f"{error} The environment variable FSCIL_CACHE chooses another folder.") from error
+        found = _open(path, key, pixels)
+    if found is None:
+        raise StoreError(f"{path}: was written but cannot be read back. Check the disk, and run again.")
+    return found
+
+
+def _is_ready(pixels: Pixels, resize: Resize) -> bool:
+    """Whether the images are in memory (or mapped) at the wanted size already."""
+    if isinstance(pixels, ArrayPixels):
+        height, width = pixels.array.shape[1:3]
+        return resize.target(height, width) == (height, width)
+    return isinstance(pixels, RaggedPixels) and resize.size is None
+
+
+def _fingerprint(pixels: Pixels, name: str) -> str:
+    """Changes when the source does: path, size and time of files, the bytes of arrays."""
+    found = hashlib.sha256()
+    if isinstance(pixels, FilePixels):
+        for path in pixels.paths:
+            try:
+                state = os.stat(os.path.join(pixels.root, path))  # noqa: PTH116, PTH118 (half the time for 60,000 files)
+            except OSError as error:
+                raise DataError(f"{name}: {pixels.root / path} cannot be read ({error.strerror}).") from error
+            found.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    else:
+        for row in range(len(pixels)):
+            image = pixels.read(np.array([row]))[0]
+            found.update(f"{image.shape}".encode() + image.tobytes())
+    return found.hexdigest()
+
+
+def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
+    """The file's content if it is whole and of this source."""
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            mark = file.read(len(MARK))
+            file.seek(length - TAIL.size)
+            index_length, digest = TAIL.unpack(file.read())
+            file.seek(length - TAIL.size - index_length)
+            text = file.read(index_length)
+        if mark != MARK or hashlib.sha256(text).digest() != digest:
+            return None
+        index = json.loads(text)
+    except (OSError, ValueError, OverflowError, struct.error):
+        return None
+    sizes = np.array(index["sizes"], np.int64).reshape(-1, 2)
+    ends = np.cumsum(sizes.prod(axis=1) * 3)
+    total = length - len(MARK) - index_length - TAIL.size
+    if index["key"] != key or total != ends[-1]:
+        return None
+    bad = {int(row): what for row, what in index["bad"]}
+    good = np.ones(len(pixels), bool)
+    good[list(bad)] = False
+    names = [pixels.name(row) for row in np.flatnonzero(good).tolist()]
+    flat = np.memmap(path, np.uint8, "r", len(MARK), (total,))
+    if (sizes == sizes[0]).all():
+        images: Pixels = ArrayPixels(flat.reshape(len(sizes), *sizes[0], 3), names=names)
+    else:
+        images = RaggedPixels(np.asarray(flat), ends - sizes.prod(axis=1) * 3, sizes, names)
+    return _Decoded(images, np.cumsum(good) - 1, bad)
+
+
+def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quiet: bool) -> None:
+    """Decode everything into the file, one window of images in memory at a time."""
+    for left in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
+        if time.time() - left.stat().st_mtime > DAY:
+            left.unlink(missing_ok=True)
+    sizes: list[tuple[int, ...]] = []
+    bad: list[tuple[int, str]] = []
+    with replacing(path) as file, ThreadPoolExecutor(WORKERS) as pool, Bar(what, len(pixels), quiet=quiet) as bar:
+        file.write(MARK)
+        for row, image in enumerate(_images(pool, pixels, resize)):
+            if isinstance(image, str):
+                bad.append((row, image))
+            else:
+                sizes.append(image.shape[:2])
+                file.write(image.data)
+            bar.advance()
+        if not sizes:
+            raise DataError(f"None of {len(pixels)} images can be decoded (the first: {bad[0][1]}).")
+        index = json.dumps({"key": key, "sizes": sizes, "bad": bad}).encode()
+        file.write(index + TAIL.pack(len(index), hashlib.sha256(index).digest()))
+
+
+def _images(pool: ThreadPoolExecutor, pixels: Pixels, resize: Resize) -> Iterator[Bytes | str]:
+    """Every image in order, or what is wrong with it; Pillow lets the threads work side by side."""
+
+    def task(rows: range) -> list[Bytes | str]:
+        return [_image(pixels, row, resize) for row in rows]
+
+    waiting: deque[Future[list[Bytes | str]]] = deque()
+    for start in range(0, len(pixels), CHUNK):
+        waiting.append(pool.submit(task, range(start, min(start + CHUNK, len(pixels)))))
+        if len(waiting) > 2 * WORKERS:
+            yield from waiting.popleft().result()
+    while waiting:
+        yield from waiting.popleft().result()
+
+
+def _image(pixels: Pixels, row: int, resize: Resize) -> Bytes | str:
+    try:
+        return np.ascontiguousarray(resize.apply(Image.fromarray(pixels.read(np.array([row]))[0])))
+    except BadImageError as error:
+        return str(error)

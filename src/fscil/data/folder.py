@@ -1,0 +1,117 @@
+"""A user's own images: one folder per class, with or without a train and a test part."""
+
+import hashlib
+import os
+import warnings
+from pathlib import Path
+from typing import TypeAlias
+from unicodedata import normalize
+
+from fscil.data.images import SUFFIXES, Dataset, FilePixels, Images
+from fscil.data.listing import few
+from fscil.errors import DataError, FscilWarning
+
+Files: TypeAlias = dict[str, list[str]]  # class name -> paths relative to the root
+
+UNREADABLE = (".heic", ".heif", ".tif", ".tiff", ".avif", ".jxl", ".jp2", ".svg", ".dng", ".cr2", ".nef", ".arw")
+LAYOUT = "Expected are DIR/<class>/<images>, or DIR/train/<class>/<images> and DIR/test/<class>/<images>."
+
+
+def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
+    """root/<class>/* or root/{train,test}/<class>/*; without a test part, a share of each class is held out."""
+    if not 0 < test_share < 1:
+        raise DataError(f"folder: test_share = {test_share}: must be between 0 and 1.")
+    parts = _parts(root)
+    train = _classes(root, parts.get("train", root))
+    test = _classes(root, parts["test"]) if "test" in parts else {}
+    if not train:
+        raise DataError(f"folder: no class folder with images in {parts.get('train', root)}. {LAYOUT}")
+    if strange := sorted(test.keys() - train.keys()):
+        raise DataError(f"folder: test/ has classes that train/ has not: {few(strange)}. Add training images of them.")
+    if not test:
+        test = {name: _held_out(files, test_share, seed) for name, files in train.items()}
+        train = {name: sorted({*files} - {*test[name]}) for name, files in train.items()}
+
+    # All files are one store in one order, so that another share or seed finds the same decoded pixels.
+    names = sorted(train)
+    number = {name: place for place, name in enumerate(names)}
+    entries = sorted((file, number[name]) for part in (train, test) for name in part for file in part[name])
+    row = {file: place for place, (file, _) in enumerate(entries)}
+    images = Images.of(FilePixels(root, list(row)), [label for _, label in entries])
+    return Dataset(
+        "folder",
+        images.select([row[file] for name in names for file in train[name]]),
+        images.select([row[file] for name in names for file in test.get(name, [])]),
+        tuple(names),
+    )
+
+
+def _parts(root: Path) -> dict[str, Path]:
+    """The train and test folders, if that is the layout: train/ holds folders and no images of its own."""
+    folders = _subfolders(root)
+    if "train" not in folders or _images_in(_names(folders["train"])):
+        return {}
+    parts: dict[str, Path] = {name: folders.pop(name) for name in ("train", "test") if name in folders}
+    if folders and "test" in parts:
+        warnings.warn(f"folder: only train/ and test/ of {root} are read, not {few(list(folders))}.", FscilWarning, 4)
+    elif folders:
+        raise DataError(
+            f"folder: {root} has train/ beside {few(list(folders))}, but no test/. If one of them is the test part, "
+            f"rename it to test; if train is the name of a class, put its images directly into train/. {LAYOUT}"
+        )
+    return parts
+
+
+def _subfolders(root: Path) -> dict[str, Path]:
+    """Visible folders by name; a link back to where we are would make one class of everything."""
+    here = root.resolve()
+    paths = {name: root / name for name in _names(root) if not name.startswith(".")}
+    return {name: path for name, path in paths.items() if path.is_dir() and not here.is_relative_to(path.resolve())}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise DataError(f"folder: {folder} cannot be read ({error.strerror}). {LAYOUT}") from error
+
+
+def _classes(root: Path, part: Path) -> Files:
+    """The images of each class, in order of their paths. Names are composed Unicode, as a Mac writes them otherwise."""
+    classes: Files = {}
+    skipped: list[str] = []
+    for name, folder in _subfolders(part).items():
+        files = classes.setdefault(normalize("NFC", name), [])
+        for here, folders, inside in os.walk(folder, onerror=_raise):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            place = Path(here).relative_to(root).as_posix()
+            files += [f"{place}/{file}" for file in _images_in(inside)]
+            skipped += [f"{place}/{file}" for file in _images_in(inside, UNREADABLE)]
+    if skipped:
+        warnings.warn(
+            f"folder: {len(skipped)} files of kinds that cannot be read are left out ({few(skipped)}). "
+            f"Convert them to one of {', '.join(SUFFIXES)}.",
+            FscilWarning,
+            stacklevel=4,
+        )
+    if empty := [name for name, files in classes.items() if not files]:
+        warnings.warn(f"folder: {part} has folders without images: {few(empty)}.", FscilWarning, stacklevel=4)
+    return {name: sorted(files) for name, files in classes.items() if files}
+
+
+def _images_in(names: list[str], suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+    return [name for name in names if name.lower().endswith(suffixes) and not name.startswith(".")]
+
+
+def _raise(error: OSError) -> None:
+    raise DataError(f"folder: {error.filename} cannot be read ({error.strerror}).") from error
+
+
+def _held_out(files: list[str], share: float, seed: int) -> list[str]:
+    """The images whose seeded hash is smallest, so that adding a class or an image hardly moves the others."""
+
+    def rank(file: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{normalize('NFC', file)}".encode(errors="surrogateescape")).digest()
+
+    count = min(max(1, round(share * len(files))), len(files) - 1)
+    return sorted(sorted(files, key=rank)[:count])

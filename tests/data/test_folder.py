@@ -1,0 +1,169 @@
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscil.data import folder, load
+from fscil.errors import DataError, FscilWarning
+
+
+def names(images):
+    return [images.name(place) for place in range(len(images))]
+
+
+@pytest.fixture
+def pets(tmp_path, picture):
+    for name, count in (("dog", 10), ("cat", 5), ("axolotl", 1)):
+        for number in range(count):
+            picture(tmp_path / name / f"{number}.png", seed=number)
+    return tmp_path
+
+
+def test_classes_are_folders_and_a_share_is_held_out(pets):
+    dataset = load("folder", pets, test_share=0.4)
+    assert dataset.class_names == ("axolotl", "cat", "dog")
+    assert not dataset.benchmark
+    assert dataset.train.counts == {0: 1, 1: 3, 2: 6}
+    assert dataset.test.counts == {1: 2, 2: 4}
+    assert sorted(names(dataset.train) + names(dataset.test)) == sorted(
+        path.relative_to(pets).as_posix() for path in pets.rglob("*.png")
+    )
+    for images in (dataset.train, dataset.test):
+        assert [dataset.class_names[label] for label in images.labels] == [name.split("/")[0] for name in names(images)]
+
+
+def test_the_share_is_a_matter_of_the_seed(pets):
+    assert names(load("folder", pets).test) == names(load("folder", pets, seed=0).test)
+    draws = {tuple(names(load("folder", pets, seed=seed).test)) for seed in range(8)}
+    assert len(draws) > 4
+
+
+def test_another_class_leaves_the_held_out_images_of_the_others(pets, picture):
+    before = names(load("folder", pets).test)
+    for number in range(9):
+        picture(pets / "bird" / f"{number}.png")
+    assert [name for name in names(load("folder", pets).test) if not name.startswith("bird/")] == before
+
+
+@given(st.integers(1, 40), st.floats(0.001, 0.999), st.integers(0, 99))
+def test_train_and_test_always_have_images(count, share, seed):
+    files = [f"class/{number}.png" for number in range(count)]
+    held = folder._held_out(files, share, seed)
+    assert set(held) < set(files)
+    assert bool(held) == (count > 1)
+    assert abs(len(held) - share * count) <= 1 or count == 1
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 2.0])
+def test_an_impossible_share(pets, share):
+    with pytest.raises(DataError, match="test_share"):
+        load("folder", pets, test_share=share)
+
+
+@pytest.fixture
+def parted(tmp_path, picture):
+    for part, name, count in (("train", "a", 3), ("train", "b", 2), ("test", "a", 2)):
+        for number in range(count):
+            picture(tmp_path / part / name / f"{part}{number}.png", seed=number)
+    return tmp_path
+
+
+def test_a_train_and_a_test_part(parted):
+    dataset = load("folder", parted)
+    assert dataset.class_names == ("a", "b")
+    assert names(dataset.train) == [f"train/a/train{n}.png" for n in range(3)] + [
+        f"train/b/train{n}.png" for n in (0, 1)
+    ]
+    assert names(dataset.test) == ["test/a/test0.png", "test/a/test1.png"]
+    assert dataset.test.labels.tolist() == [0, 0]
+
+
+def test_a_train_part_alone_is_held_out_from(parted):
+    (parted / "test" / "a" / "test0.png").unlink()
+    (parted / "test" / "a" / "test1.png").unlink()
+    (parted / "test" / "a").rmdir()
+    (parted / "test").rmdir()
+    dataset = load("folder", parted)
+    assert dataset.class_names == ("a", "b")
+    assert (dataset.train.counts, dataset.test.counts) == ({0: 2, 1: 1}, {0: 1, 1: 1})
+
+
+def test_a_test_class_that_was_never_trained_on(parted, picture):
+    picture(parted / "test" / "zebra" / "0.png")
+    with pytest.raises(DataError, match="zebra"):
+        load("folder", parted)
+
+
+def test_other_parts_are_spoken_of(parted, picture):
+    picture(parted / "val" / "a" / "0.png")
+    with pytest.warns(FscilWarning, match="only train/ and test/ .* not val"):
+        load("folder", parted)
+    (parted / "test").rename(parted / "hidden")
+    with pytest.raises(DataError, match=r"hidden, val, but no test/.*rename it to test"):
+        load("folder", parted)
+
+
+def test_a_class_may_be_called_train(tmp_path, picture):
+    for name in ("train", "bus", "test"):
+        picture(tmp_path / name / "0.png")
+    assert load("folder", tmp_path).class_names == ("bus", "test", "train")
+
+
+def test_nested_files_count_hidden_and_other_files_do_not(tmp_path, picture):
+    for path in ("a/deep/er/0.PNG", "a/1.png", "a/.2.png", "a/.git/3.png", ".hidden/4.png"):
+        picture(tmp_path / path)
+    (tmp_path / "a" / "notes.txt").write_text("x")
+    (tmp_path / "readme.md").write_text("x")
+    assert sorted(names(load("folder", tmp_path).train) + names(load("folder", tmp_path).test)) == [
+        "a/1.png",
+        "a/deep/er/0.PNG",
+    ]
+
+
+def test_pictures_of_other_formats_are_spoken_of(pets):
+    (pets / "cat" / "phone.HEIC").write_bytes(b"x")
+    with pytest.warns(FscilWarning, match=r"1 files .* left out \(cat/phone\.HEIC\).*Convert"):
+        assert load("folder", pets).class_names == ("axolotl", "cat", "dog")
+
+
+def test_an_empty_class_is_spoken_of(pets):
+    (pets / "ghost").mkdir()
+    with pytest.warns(FscilWarning, match="without images: ghost"):
+        assert load("folder", pets).class_names == ("axolotl", "cat", "dog")
+
+
+def test_names_are_composed_unicode(tmp_path, picture):
+    name = "Bär"
+    decomposed = unicodedata.normalize("NFD", name)
+    picture(tmp_path / "train" / decomposed / "0.png")
+    picture(tmp_path / "test" / name / "0.png")
+    dataset = load("folder", tmp_path)
+    assert dataset.class_names == (name,)
+    assert (len(dataset.train), len(dataset.test)) == (1, 1)
+    assert dataset.train.batch(np.array([0]))[0].shape == (1, 6, 8, 3)
+
+
+def test_links_in_a_circle_end(pets, picture, tmp_path_factory):
+    (pets / "cat" / "loop").symlink_to(pets, target_is_directory=True)
+    (pets / "loop").symlink_to(pets, target_is_directory=True)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    picture(elsewhere / "0.png")
+    (pets / "linked").symlink_to(elsewhere, target_is_directory=True)
+    dataset = load("folder", pets)
+    assert dataset.class_names == ("axolotl", "cat", "dog", "linked")
+    assert dataset.train.counts[1] + dataset.test.counts[1] == 5
+
+
+@pytest.mark.parametrize("content", ["nothing", "no folder", "a file", "loose images"])
+def test_no_classes_say_what_is_expected(tmp_path, picture, content):
+    root = tmp_path / "root"
+    if content == "a file":
+        root.write_text("x")
+    elif content != "no folder":
+        root.mkdir()
+    if content == "loose images":
+        picture(root / "0.png")
+    with pytest.raises(DataError, match="DIR/<class>/<images>"):
+        load("folder", root)
