@@ -199,7 +199,8 @@ def mix_classes(
     weight = _mixing_weights(len(left), lam, generator)
     mixed_labels = pair_label(labels[left], labels[right], classes)
 
-    left, right, weight = (each.to(views.device, non_blocking=True) for each in (left, right, weight))
+    left, right = (each.to(views.device, non_blocking=True) for each in (left, right))
+    weight = weight.to(views.device, views.dtype, non_blocking=True)
     out = views.new_empty((len(views), count + len(left), *views.shape[2:]))
     out[:, :count] = views
     for view, target in zip(views, out, strict=True):

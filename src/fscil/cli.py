@@ -1,5 +1,6 @@
 """The command line: each command parses, calls one function and prints. Nothing heavy is imported before its time."""
 
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import typer
 from fscil.errors import ConfigError, DataError, FscilError, FscilWarning
 
 if TYPE_CHECKING:
+    import torch
+
     from fscil.config import Config
     from fscil.runs import Run
 
@@ -92,19 +95,21 @@ def train(
     Example: fscil train cifar100 --data datasets --out runs/cifar --set model.width=16 --set train.epochs=10
     """
     from fscil.config import load_recipe
+    from fscil.training import pick_device
 
-    config = load_recipe(recipe, set_ or [])
+    config, chosen = load_recipe(recipe, set_ or []), pick_device(device)
     folder = out or Path("runs") / Path(recipe).stem
     run = _resumed(config, folder) if resume else _new_run(config, folder, data)
-    again = f"fscil train {recipe} --out {folder} --resume" + "".join(f" --set {item}" for item in set_ or [])
-    _train(config, run, data, device, again, quiet)
+    settings = [word for item in set_ or [] for word in ("--set", item)]
+    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings])
+    _train(config, run, data, chosen, again, quiet)
     _say(f"Next: fscil evaluate {folder}")
 
 
 def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
     from fscil.runs import Run
 
-    return Run.create(folder, config, {"data": str(data.resolve()) if data else None})
+    return Run.create(folder, config, {"data": str(data.expanduser().resolve()) if data else None})
 
 
 def _resumed(config: "Config", folder: Path) -> "Run":
@@ -123,15 +128,14 @@ def _resumed(config: "Config", folder: Path) -> "Run":
     return run
 
 
-def _train(config: "Config", run: "Run", data: Path | None, device: str, again: str, quiet: bool) -> None:
+def _train(config: "Config", run: "Run", data: Path | None, device: "torch.device", again: str, quiet: bool) -> None:
     from fscil import experiments
-    from fscil.training import pick_device
 
     if run.finished:
         _say(f"{run.folder} is already trained.")
         return
     try:
-        experiments.train(config, run, _root(run, data), pick_device(device), _say, quiet)
+        experiments.train(config, run, _root(run, data), device, _say, quiet)
     except KeyboardInterrupt:
         _say(f"\nStopped; nothing is lost. Go on with: {again}")
         raise
@@ -159,8 +163,10 @@ def evaluate(
     Writes results.json, table.md, predictions.safetensors and confusion matrices into the run folder.
     """
     from fscil.runs import Run
+    from fscil.training import pick_device
 
-    _evaluate(Run.open(run), data, _numbers(shots) if shots else None, draws, prototypes, device, quiet)
+    counts = None if shots is None else _numbers(shots)
+    _evaluate(Run.open(run), data, counts, draws, prototypes, pick_device(device), quiet)
 
 
 def _evaluate(
@@ -169,7 +175,7 @@ def _evaluate(
     shots: Sequence[int] | None,
     draws: int,
     prototypes: Any,
-    device: str,
+    device: "torch.device",
     quiet: bool,
 ) -> None:
     from rich.console import Console
@@ -177,14 +183,13 @@ def _evaluate(
     from fscil import experiments
     from fscil.report import tables, to_markdown, to_terminal
     from fscil.store import write_text
-    from fscil.training import pick_device
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
-    results = experiments.evaluate(run, _root(run, data), pick_device(device), shots, draws, prototypes, quiet)
+    results = experiments.evaluate(run, _root(run, data), device, shots, draws, prototypes, quiet)
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     for table in tables(results):
-        console.print(to_terminal(table))
+        console.print(to_terminal(table), crop=False)
         console.print()
     write_text(run.folder / "table.md", "\n".join(map(to_markdown, tables(results))))
     _say(f"Written: {run.folder}/results.json, table.md, predictions.safetensors, confusion-*-shot.csv")
@@ -198,13 +203,14 @@ def demo(
 ) -> None:
     """Train and evaluate ALICE on the embedded characters: a few minutes on a CPU, no download."""
     from fscil.config import load_recipe
+    from fscil.training import pick_device
 
-    config = load_recipe("glyphs")
+    config, chosen = load_recipe("glyphs"), pick_device(device)
     _say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")
     run = _resumed(config, out) if (out / "run.json").exists() else _new_run(config, out, None)
-    _train(config, run, None, device, f"fscil demo --out {out}", quiet)
+    _train(config, run, None, chosen, shlex.join(["fscil", "demo", "--out", str(out)]), quiet)
     _say("")
-    _evaluate(run, None, None, 0, None, device, quiet)
+    _evaluate(run, None, None, 0, None, chosen, quiet)
     _say(f"\nAll files are in {out.resolve()}. Next: fscil recipes")
 
 

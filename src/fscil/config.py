@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -111,6 +112,23 @@ class TestConfig:
     prototypes: Literal["balanced", "all"] = "balanced"
 
 
+# Settings by the smallest and the largest value they may have; of a list, each item.
+_RANGES: dict[tuple[float, float], tuple[str, ...]] = {
+    (0, 0.5): ("views.hue",),
+    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "train.momentum"),
+    (0, math.inf): (
+        *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
+        *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),
+        *("train.weight_decay", "train.seed", "train.checkpoint_minutes"),
+    ),
+    (1, math.inf): (
+        *("data.resize", "protocol.base_classes", "protocol.way", "protocol.shots", "views.count", "views.size"),
+        *("model.width", "test.resize"),
+    ),
+    (2, math.inf): ("train.batch",),
+}
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything that decides a result, apart from the images themselves."""
@@ -126,20 +144,13 @@ class Config:
     test: TestConfig = field(default_factory=TestConfig)
 
     def __post_init__(self) -> None:
-        for key, low, value in (
-            ("protocol.way", 1, self.protocol.way),
-            ("views.count", 1, self.views.count),
-            ("views.size", 1, self.views.size),
-            ("mixing.repeats", 0, self.mixing.repeats),
-            ("model.width", 1, self.model.width),
-            ("model.projection", 0, self.model.projection),
-            ("train.epochs", 0, self.train.epochs),
-            ("train.batch", 2, self.train.batch),
-            ("train.lr", 0, self.train.lr),
-            *(("protocol.shots", 1, shots) for shots in self.protocol.shots),
-        ):
-            if value < low:
-                raise ConfigError(f"{key} = {value}: must be at least {low}.")
+        settings = flatten(self)
+        for (low, high), keys in _RANGES.items():
+            for key in keys:
+                values = settings[key] if isinstance(settings[key], list) else [settings[key]]
+                if any(isinstance(value, int | float) and not low <= value <= high for value in values):
+                    allowed = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+                    raise ConfigError(f"{key} = {settings[key]}: must be {allowed}.")
         if not self.protocol.shots:
             raise ConfigError("protocol.shots is empty: give at least one number of shots, for instance 5.")
         if not 0 < self.train.validation_share < 1:
@@ -149,6 +160,9 @@ class Config:
         smallest, largest = self.views.scale
         if not 0 < smallest <= largest <= 1:
             raise ConfigError(f"views.scale = [{smallest}, {largest}]: must be 0 < low <= high <= 1.")
+        narrowest, widest = self.views.ratio
+        if not 0 < narrowest <= widest:
+            raise ConfigError(f"views.ratio = [{narrowest}, {widest}]: must be 0 < low <= high.")
         if self.loss.kind == "sphereface" and self.loss.margin < 1:
             raise ConfigError("sphereface multiplies the angle: its loss.margin must be at least 1, for instance 2.")
         if self.model.head == "linear" and self.loss.kind != "softmax":
@@ -166,7 +180,9 @@ def _fill(settings: Any, content: Mapping[str, Any], prefix: str, where: str) ->
     changes: dict[str, Any] = {}
     for key, value in content.items():
         if key not in hints:
-            raise ConfigError(f"{where}: unknown key {prefix}{key}.{_nearest(prefix + key)}")
+            inner = next(iter(value), "") if isinstance(value, Mapping) else ""
+            name = f"{prefix}{key}.{inner}" if inner else prefix + key
+            raise ConfigError(f"{where}: unknown key {name}.{_nearest(name)}")
         current = getattr(settings, key)
         if is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -192,9 +208,9 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         origin, inner = get_origin(option), get_args(option)
         if option is NoneType and (value is None or value == "none"):
             return None
-        if origin is Literal and value in inner and not isinstance(value, bool):
+        if origin is Literal and value in inner:
             return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
         if option in (int, str, bool) and type(value) is option:
             return value
@@ -229,7 +245,11 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def override(config: Config, assignments: Iterable[str]) -> Config:
-    """`train.lr=0.1`, `protocol.shots=[5,1]`, `model.stem=imagenet`: values as in TOML, quotes not needed."""
+    """`train.lr=0.1`, `protocol.shots=[5,1]`, `model.stem=imagenet`: values as in TOML, quotes not needed.
+
+    All take effect together, so that settings which only fit as a pair can be given in either order.
+    """
+    content: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
@@ -238,11 +258,17 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             value = tomllib.loads(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        content: Any = value
         for part in reversed(key.strip().split(".")):
-            content = {part: content}
-        config = from_mapping(content, f"--set {assignment}", config)
-    return config
+            value = {part: value}
+        content = _merge(content, value)
+    return from_mapping(content, "--set", config)
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """Nested mappings joined; where both have a value, the new one."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return old | {key: _merge(old.get(key), value) for key, value in new.items()}
 
 
 def recipe_names() -> list[str]:
@@ -256,23 +282,23 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str | Path, assignments: Sequence[str] = ()) -> Config:
     """A recipe that comes with fscil, by name, or a user's own TOML file, by path."""
     if str(name) in recipe_names():
-        text = (resources.files("fscil") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+        content = (resources.files("fscil") / "recipes" / f"{name}.toml").read_bytes()
     elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
+        content = Path(name).read_bytes()
     else:
         near = difflib.get_close_matches(str(name), recipe_names(), n=1)
         hint = f' Did you mean "{near[0]}"?' if near else ""
         raise ConfigError(f"no recipe or file named {name}.{hint} Recipes: {', '.join(recipe_names())}.")
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        settings = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe {name}: not valid TOML ({error}).") from error
-    return override(from_mapping(content, f"recipe {name}"), assignments)
+    return override(from_mapping(settings, f"recipe {name}"), assignments)
 
 
 def to_toml(config: Config) -> str:
     """Text that load_recipe reads back to the same Config."""
-    lines = [f"about = {json.dumps(config.about, ensure_ascii=False)}"]
+    lines = [f"about = {_toml(config.about)}"]
     for section, content in asdict(config).items():
         if isinstance(content, dict):
             lines += ["", f"[{section}]"]
@@ -285,4 +311,5 @@ def _toml(value: Any) -> str:
         return '"none"'
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)  # TOML and JSON agree on strings, numbers and booleans
+    # TOML and JSON agree on strings, numbers and booleans, except that TOML wants this one character escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,25 +2,25 @@
 
 import csv
 import io
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import torch
 
 from fscil import data
-from fscil.config import Config, flatten, load_recipe, recipe_names
+from fscil.config import Config, flatten, load_recipe
 from fscil.data import Dataset, Resize
-from fscil.errors import ConfigError, StoreError
+from fscil.errors import ConfigError, FscilError, ProtocolError, StoreError
 from fscil.methods import Alice
 from fscil.metrics import confusion_matrix, performance_drop
 from fscil.models import parameter_count
 from fscil.progress import clock
 from fscil.protocol import Draw, Protocol, fit_protocol
 from fscil.runs import Run, machine
-from fscil.sessions import Walk, base_images, walk_all
+from fscil.sessions import Walk, base_images, test_images, walk_all
 from fscil.store import load_tensors, save_tensors, write_json, write_text
 from fscil.training import Trainer
 
@@ -34,15 +34,35 @@ def load_data(config: Config, root: Path | None, quiet: bool = False) -> Dataset
     return data.prepare(dataset, Resize(config.data.resize, config.data.interpolation), quiet=quiet)
 
 
-def protocol_of(config: Config, dataset: Dataset, shots: int | None = None) -> Protocol:
+def protocol_of(config: Config, dataset: Dataset) -> Protocol:
     """The recipe's sessions over this data set's classes."""
-    wanted, names = config.protocol, dataset.class_names
-    unknown = [name for name in wanted.order if name not in names]
-    if unknown:
-        raise ConfigError(f'protocol.order: {dataset.name} has no class "{unknown[0]}".')
-    order = [names.index(name) for name in wanted.order] or None
-    count = len(order) if order else len(names)
-    return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, shots or wanted.shots[0], order)
+    wanted = config.protocol
+    number = {normalize("NFC", name): label for label, name in enumerate(dataset.class_names)}
+    order: list[int] = []
+    for name in wanted.order:
+        label = number.get(normalize("NFC", name))
+        if label is None:
+            raise ConfigError(f'protocol.order: {dataset.name} has no class "{name}".')
+        if label in order:
+            raise ConfigError(f'protocol.order names "{name}" twice: sessions must not overlap. Name each class once.')
+        order.append(label)
+    count = len(order) or len(number)
+    return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, wanted.shots[0], order or None)
+
+
+def check(dataset: Dataset, protocol: Protocol, shots: Sequence[int]) -> None:
+    """Find what would stop a session before any training, not after it: a class with too few images."""
+    test_images(dataset, protocol, protocol.sessions)
+    needed = [1] * protocol.base_classes + [max(shots)] * (protocol.way * protocol.sessions)
+    counts = [dataset.train.counts.get(label, 0) for label in protocol.seen(protocol.sessions)]
+    short = [place for place, need in enumerate(needed) if counts[place] < need]
+    if short:
+        first = short[0]
+        raise ProtocolError(
+            f"{dataset.name}: {len(short)} classes have too few training images (first: "
+            f'"{dataset.class_names[protocol.seen(protocol.sessions)[first]]}" has {counts[first]}, needed are '
+            f"{needed[first]}). Add images, ask for fewer shots, or leave the classes out with protocol.order."
+        )
 
 
 def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
@@ -74,18 +94,18 @@ def train(
 ) -> None:
     """Base training into a run folder, from its checkpoint where it has one."""
     with run.locked():
-        dataset = load_data(config, root, quiet)
-        protocol = protocol_of(config, dataset)
-        for shots in config.protocol.shots:  # so that a class with too few images is found before training, not after
-            for session in range(1, protocol.sessions + 1):
-                protocol.with_shots(shots).samples(dataset.train.labels, session)
-        trainer = Trainer(config.train, device, run, quiet)
-        method = Alice(config, trainer)
-        say(plan(method, dataset, protocol))
-        began = time.monotonic()
+        try:
+            trainer = Trainer(config.train, device, run, quiet)
+            method = Alice(config, trainer)
+            dataset = load_data(config, root, quiet)
+            protocol = protocol_of(config, dataset)
+            check(dataset, protocol, config.protocol.shots)
+            say(plan(method, dataset, protocol))
+        except FscilError:
+            run.discard_unbegun()
+            raise
         method.train_backbone(base_images(dataset, protocol))
-        spent = run.about().get("seconds", 0.0) + time.monotonic() - began
-        run.note(seconds=round(spent, 1))
+        run.note(seconds=round(trainer.seconds, 1))
         run.finish(
             method.backbone.state_dict(), {"backbone": config.model.backbone, "preprocess": method.preprocess.to_dict()}
         )
@@ -116,11 +136,12 @@ def evaluate(
     config = run.config()
     if prototypes:
         config = replace(config, test=replace(config.test, prototypes=prototypes))
-    shots = tuple(shots or config.protocol.shots)
-    dataset = load_data(config, root, quiet)
-    protocol = protocol_of(config, dataset)
+    shots = tuple(dict.fromkeys(shots or config.protocol.shots))
     with run.locked():
         method = trained_method(run, config, device, quiet)
+        dataset = load_data(config, root, quiet)
+        protocol = protocol_of(config, dataset)
+        check(dataset, protocol, shots)
         method.describe_base(base_images(dataset, protocol), shots)
         chosen: list[Draw] = list(range(draws)) if draws else [config.protocol.draw]
         walks = list(walk_all(method, dataset, protocol, shots, chosen))
@@ -149,10 +170,12 @@ def evaluate(
 
 def departures(config: Config) -> dict[str, list[Any]]:
     """Settings in which a run differs from the paper's recipe for the same data: key -> [here, in the paper]."""
-    if config.data.name not in ("cifar100", "mini_imagenet", "cub200") or config.data.name not in recipe_names():
+    if config.data.name not in ("cifar100", "mini_imagenet", "cub200"):
         return {}
     here, paper = flatten(config), flatten(load_recipe(config.data.name))
-    harmless = ("about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "model.weights", "data.test_share")
+    harmless = ["about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "data.test_share"]
+    if paper["model.init"] == "pretrained":
+        harmless.append("model.weights")
     return {key: [here[key], paper[key]] for key in here if here[key] != paper[key] and key not in harmless}
 
 

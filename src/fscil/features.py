@@ -46,11 +46,13 @@ class FeatureExtractor:
         was_training = self._backbone.training
         self._backbone.eval()
         found = []
-        with Bar("features", len(images), quiet=self._quiet) as bar:
-            for start in range(0, len(images), self._batch):
-                pixels, sizes = images.batch(np.arange(start, min(start + self._batch, len(images))))
-                ready = self._preprocess(torch.from_numpy(pixels).to(self._device), torch.from_numpy(sizes))
-                found.append(self._backbone(ready).float().cpu())
-                bar.advance(len(pixels))
-        self._backbone.train(was_training)
-        return torch.cat(found).clone()  # a plain tensor, free of inference mode
+        try:
+            with Bar("features", len(images), quiet=self._quiet) as bar:
+                for start in range(0, len(images), self._batch):
+                    pixels, sizes = images.batch(np.arange(start, min(start + self._batch, len(images))))
+                    ready = self._preprocess(torch.from_numpy(pixels).to(self._device), torch.from_numpy(sizes))
+                    found.append(self._backbone(ready).float().cpu())
+                    bar.advance(len(pixels))
+        finally:
+            self._backbone.train(was_training)
+        return torch.cat(found)

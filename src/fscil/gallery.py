@@ -9,8 +9,8 @@ def balanced_indices(features: Tensor, k: int) -> Tensor:
     """(n, d) raw features of one class -> (k,) nearest (cosine) to their raw mean, nearest first, ties by index."""
     if not 1 <= k <= len(features):
         raise ValueError(f"cannot choose {k} of {len(features)} images")
-    wide = features.double()  # so that the order does not hang on float32 rounding
-    # A sum per row, not a matrix product: equal rows must give equal cosines wherever they stand.
+    wide = features.double().contiguous()  # so that the order does not hang on float32 rounding
+    # A sum along each row in memory, no matrix product: equal rows must give equal cosines wherever they stand.
     cosine = (F.normalize(wide, dim=1) * F.normalize(wide.mean(0), dim=0)).sum(1)
     return torch.sort(cosine, descending=True, stable=True).indices[:k]
 

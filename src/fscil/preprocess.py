@@ -37,13 +37,11 @@ class Preprocess:
         Resizing and then cropping shows what resizing this box alone shows. The crop starts at a whole pixel of the
         resized image, so that nothing is blurred where nothing is resized. An image smaller than the crop is enlarged.
         """
-        extent = sizes.double()
-        short = extent.amin(1, keepdim=True)
+        short = sizes.amin(1, keepdim=True)
         wanted = torch.full_like(short, self.resize) if self.resize else short
-        scale = wanted.clamp_min(self.crop) / short
-        resized = (extent * scale).floor()
-        start = ((resized - self.crop) / 2).floor()
-        ratio = extent / resized
+        resized = sizes * wanted.clamp_min(self.crop) // short  # whole numbers: a rounded ratio would lose a pixel
+        start = (resized - self.crop) // 2
+        ratio = sizes.double() / resized
         top, left = (start * ratio).unbind(1)
         bottom, right = ((start + self.crop) * ratio).unbind(1)
         return torch.stack([left, top, right, bottom], 1).float()

@@ -10,12 +10,14 @@ LINE_EVERY = 20.0  # seconds between lines where there is no terminal
 
 def clock(seconds: float) -> str:
     """12 s, 3 min 05 s, 2 h 10 min, 4.2 days."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 / 60:02.0f} min"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
     return f"{seconds / 86400:.1f} days"
 
 

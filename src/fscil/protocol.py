@@ -91,6 +91,9 @@ class Protocol:
         Session 0: all images of the base classes, in data set order. Later: class by class, in the order drawn.
         """
         if session == 0:
+            empty = np.setdiff1d(self.seen(0), labels)
+            if len(empty):
+                raise ProtocolError(f"base class {empty[0]} has no training image. Add some or leave the class out.")
             return np.flatnonzero(np.isin(labels, self.seen(0)))
         drawn = []
         for label in self.new(session):
@@ -129,7 +132,7 @@ def fit_protocol(
 ) -> Protocol:
     """A protocol for this many classes; None is chosen: 60% base classes, as many sessions as there is room for."""
     base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
-    room = (classes - base) // way
+    room = max(0, classes - base) // max(1, way)
     count = room if sessions is None else sessions
     if base > classes or count > room:
         raise ProtocolError(

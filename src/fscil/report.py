@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fscil.metrics import mean_and_interval
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Group
 
 MEASURES = {
     "average": "class-wise average accuracy (over all test images of the classes seen so far)",
@@ -117,15 +117,24 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def to_terminal(table: Table) -> "RichTable":
+def to_terminal(table: Table) -> "Group":
+    """The interval stands below the mean, so that eleven sessions fit 80 columns; print it uncropped, for more."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table as RichTable
+    from rich.text import Text
 
-    shown = RichTable(title=table.title, caption="\n".join(table.notes), caption_justify="left", title_justify="left")
-    for number, name in enumerate(table.header):
-        shown.add_column(name, justify="right" if number else "left", no_wrap=bool(number))
-    for name, rows in table.groups:
-        shown.add_section()
-        shown.add_row(f"[italic]{name.partition(' (')[0]}[/italic]")
-        for row in rows:
-            shown.add_row(*row)
-    return shown
+    rows = [row for _, rows in table.groups for row in rows]
+    label, *cells = zip(table.header, *rows, strict=True)
+    widths = [max(len(part) for cell in column for part in cell.split()) for column in cells]
+    first = max(14, *map(len, label))
+    grid = RichTable(box=SIMPLE_HEAD, show_edge=False, padding=0, width=first + sum(widths) + len(widths))
+    grid.add_column(width=first)
+    for name, width in zip(table.header[1:], widths, strict=True):
+        grid.add_column(name, justify="right", width=width)
+    for name, group in table.groups:
+        grid.add_section()
+        grid.add_row(Text(name.partition(" (")[0], "italic"))
+        for row in group:
+            grid.add_row(*(Text(cell.replace(" ±", "\n±")) for cell in row))
+    return Group(Text(table.title, "bold"), grid, *map(Text, table.notes))

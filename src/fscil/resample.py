@@ -59,8 +59,9 @@ def crop_resize(
     rows = axis_weights(top, bottom, sizes[:, 0], size, height, interpolation)
     columns = axis_weights(left, right, sizes[:, 1], size, width, interpolation)
     image = pixels.transpose(1, 2).float().reshape(count, width, height * channels)
-    image = torch.bmm(columns, image).view(count, size, height, channels)  # (n, x, H, 3)
-    image = image.transpose(1, 2).reshape(count, height, size * channels)
-    # A cubic kernel overshoots at edges; like Pillow, cut that off after each of the two passes.
-    image = torch.bmm(rows, image.clamp_(0, 255)).view(count, size, size, channels)
+    with torch.autocast(pixels.device.type, enabled=False):  # half precision would blur the pixels' own 8 bits
+        image = torch.bmm(columns, image).view(count, size, height, channels)  # (n, x, H, 3)
+        image = image.transpose(1, 2).reshape(count, height, size * channels)
+        # A cubic kernel overshoots at edges; like Pillow, cut that off after each of the two passes.
+        image = torch.bmm(rows, image.clamp_(0, 255)).view(count, size, size, channels)
     return (image.clamp_(0, 255) / 255).permute(0, 3, 1, 2)

@@ -33,6 +33,8 @@ from fscil.store import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOCK = ".lock"
+
 
 def machine() -> dict[str, Any]:
     """What a reader of a figure wants to know about where it was measured."""
@@ -117,6 +119,12 @@ class Run:
     def finished(self) -> bool:
         return bool(self.about().get("finished")) and self.weights.is_file()
 
+    def discard_unbegun(self) -> None:
+        """Undo create, if nothing was learned since: a run that could not begin must not be in the next one's way."""
+        if {path.name for path in self.folder.iterdir()} <= {self._about.name, self._config.name, LOCK}:
+            for path in (self._about, self._config, self.folder / LOCK):
+                path.unlink(missing_ok=True)
+
     def finish(self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
         """Weights first, then the word that they are there; the checkpoint is no longer needed."""
         save_tensors(self.weights, weights, about)
@@ -128,9 +136,11 @@ class Run:
         """kind: "checkpoint" or "best"."""
         save_tensors(self.folder / f"{kind}.safetensors", tensors, about)
 
+    def has(self, kind: str) -> bool:
+        return (self.folder / f"{kind}.safetensors").exists()
+
     def load(self, kind: str) -> tuple[dict[str, "Tensor"], dict[str, Any]] | None:
-        path = self.folder / f"{kind}.safetensors"
-        return load_tensors(path) if path.exists() else None
+        return load_tensors(self.folder / f"{kind}.safetensors") if self.has(kind) else None
 
     def log(self, **values: Any) -> None:
         append_json_line(self._metrics, values)
@@ -153,11 +163,17 @@ class Run:
         except ImportError:  # pragma: no cover - Windows has no flock, and then goes without
             yield
             return
-        with (self.folder / ".lock").open("w") as file:
+        try:
+            file = (self.folder / LOCK).open("w")
+        except OSError as error:
+            raise StoreError(f"{self.folder}: cannot be written: {error.strerror}.") from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreError(
                     f"{self.folder}: another process is working on this run. Wait for it or stop it."
                 ) from None
+            for leftover in self.folder.glob(".*.part"):  # of a writer that was killed
+                leftover.unlink(missing_ok=True)
             yield

@@ -72,7 +72,7 @@ def _cannot_write(path: Path, error: OSError) -> StoreError:
 
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a file name that is no Unicode must not cost the rest
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -97,7 +97,7 @@ def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             lines.append(json.loads(line))
         except ValueError:
@@ -110,13 +110,15 @@ def digest_of_file(path: Path, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def _digest(tensors: Mapping[str, "Tensor"]) -> str:
-    """Over names, shapes, types and bytes, so that a flipped bit anywhere shows."""
-    found = hashlib.sha256()
+def _digest(tensors: Mapping[str, "Tensor"], header: Mapping[str, str]) -> str:
+    """Over the description and every name, shape, type and byte, so that a flipped bit anywhere shows."""
+    import torch
+
+    found = hashlib.sha256(json.dumps([header.get("schema"), header.get("about")]).encode())
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name].contiguous()
         found.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
-        found.update(tensor.view(-1).numpy().data)
+        found.update(tensor.view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
@@ -125,8 +127,8 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"schema": str(SCHEMA), "sha256": _digest(plain), "about": json.dumps(about or {})}
-    content = save(plain, metadata=header)
+    header = {"schema": str(SCHEMA), "about": json.dumps(about or {})}
+    content = save(plain, metadata={**header, "sha256": _digest(plain, header)})
     with replacing(path) as file:
         file.write(content)
 
@@ -143,9 +145,10 @@ def load_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
         raise StoreError(f"{path}: no such file.") from None
     except (SafetensorError, OSError) as error:
         raise StoreError(f"{path}: not a whole safetensors file ({error}).") from error
-    if int(header.get("schema", 0)) > SCHEMA:
-        raise StoreError(f"{path}: written by a newer fscil (schema {header['schema']}). Upgrade fscil to read it.")
-    if header.get("sha256") != _digest(tensors):
+    schema = header.get("schema", "")
+    if schema.isdecimal() and int(schema) > SCHEMA:
+        raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
+    if header.get("sha256") != _digest(tensors, header):
         raise StoreError(f"{path}: its checksum is wrong: the file was damaged or changed. Restore it from a copy.")
-    about: dict[str, Any] = json.loads(header.get("about", "{}"))
+    about: dict[str, Any] = json.loads(header["about"])
     return tensors, about

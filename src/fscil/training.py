@@ -48,9 +48,13 @@ def pick_device(name: str = "auto") -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise TrainingError(f"--device {name}: this machine has no usable CUDA device. Use --device cpu.")
     try:
-        return torch.device(name)
-    except RuntimeError:
-        raise TrainingError(f"--device {name}: no such device. Use auto, cpu or cuda.") from None
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, NotImplementedError, AssertionError):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise TrainingError(f"--device {name}: no such device. Use auto, cpu or cuda.")
+    return device
 
 
 def learning_rate(settings: TrainConfig, step: int, steps_per_epoch: int) -> float:
@@ -76,6 +80,7 @@ class Trainer:
     ) -> None:
         self.settings, self.run, self.quiet = settings, run, quiet
         self.device = device or pick_device()
+        self.seconds = 0.0  # spent on training what there is, also before it was stopped and resumed
 
     def steps_per_epoch(self, images: Images) -> int:
         """An incomplete last batch is left out; which images that concerns differs from epoch to epoch."""
@@ -90,10 +95,12 @@ class Trainer:
         """Seconds the whole training will take here, from timing a step or two; the network is left as it was."""
         network.to(self.device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         before = {name: value.clone() for name, value in network.state_dict().items()}
+        # Of several classes, where the images are sorted by class: what a step costs may hang on that.
+        order = np.random.default_rng(0).permutation(len(images))
 
         def timed(count: int) -> float:
             began = time.perf_counter()
-            loss = self._loss(step, self._batch(images, np.arange(count), 0, 0.0))
+            loss = self._loss(step, self._batch(images, order[:count], 0, 0.0))
             loss.backward()  # type: ignore[no-untyped-call]
             loss.item()
             return time.perf_counter() - began
@@ -116,6 +123,8 @@ class Trainer:
     ) -> None:
         """Train network in place. validate, if given, scores it after each epoch; the best state is then the result."""
         settings, per_epoch = self.settings, self.steps_per_epoch(images)
+        if len(images) < 2:
+            raise TrainingError(f"training needs at least two images, there are {len(images)}. Add some.")
         network.to(self.device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(
             network.parameters(),
@@ -128,8 +137,12 @@ class Trainer:
         best = self._load_best() if validate else None
         total = settings.epochs * per_epoch
         meter, saved, note = _Meter(self.device), time.monotonic(), ""
-        board = _tensorboard(self.run)
-        with _stop_requests() as stop, Bar("training", total, first, self.quiet) as bar:
+        began = saved - self.seconds
+        with (
+            _tensorboard(self.run, first) as board,
+            _stop_requests() as stop,
+            Bar("training", total, first, self.quiet) as bar,
+        ):
             for number, batch in self._batches(images, first, total):
                 rate = learning_rate(settings, number, per_epoch)
                 optimizer.param_groups[0]["lr"] = rate
@@ -141,10 +154,13 @@ class Trainer:
 
                 done = number + 1
                 epoch_over = done % per_epoch == 0
-                save_now = stop.is_set() or time.monotonic() - saved > 60 * settings.checkpoint_minutes
+                self.seconds = time.monotonic() - began
+                stopping = stop.is_set()  # asked once: what comes after this is for the next step
+                save_now = stopping or time.monotonic() - saved > 60 * settings.checkpoint_minutes
                 if done % CHECK_EVERY == 0 or epoch_over or save_now:
                     mean, speed = meter.read()
-                    if not math.isfinite(mean):
+                    # The last update has no loss to show for it yet, and must not spoil what is about to be kept.
+                    if not math.isfinite(mean) or ((save_now or done == total) and not _all_finite(network)):
                         raise self._diverged(mean, done, rate)
                     note = f"loss {mean:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
                     self._log(
@@ -159,7 +175,7 @@ class Trainer:
                 if save_now and self.run:
                     self._checkpoint(self.run, network, optimizer, done)
                     saved = time.monotonic()
-                if stop.is_set():
+                if stopping:
                     raise KeyboardInterrupt
         if best:
             network.load_state_dict(best.state)
@@ -200,9 +216,12 @@ class Trainer:
                 board.add_scalar(name, value, step)
 
     def _diverged(self, loss: float, step: int, rate: float) -> TrainingError:
-        kept = f" The last checkpoint in {self.run.folder} is from before that." if self.run else ""
+        what = "the weights became infinite" if math.isfinite(loss) else f"the loss became {loss}"
+        kept = ""
+        if self.run and self.run.has("checkpoint"):
+            kept = f" The checkpoint in {self.run.folder} is from before that."
         return TrainingError(
-            f"the loss became {loss} by step {step}, at learning rate {rate:.4g}: training diverged.{kept} "
+            f"{what} by step {step}, at learning rate {rate:.4g}: training diverged.{kept} "
             f"Start anew with a lower train.lr."
         )
 
@@ -212,12 +231,15 @@ class Trainer:
             momentum = optimizer.state[parameter].get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
-        run.save("checkpoint", tensors, {"step": step})
+        run.save("checkpoint", tensors, {"step": step, "seconds": self.seconds})
 
     def _resume(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Put a checkpoint's state back, if there is one; returns the number of steps already done."""
-        found = self.run.load("checkpoint") if self.run else None
-        if not self.run or found is None:
+        if not self.run:
+            return 0
+        found = self.run.load("checkpoint")
+        if found is None:
+            self.run.rewind(0)
             return 0
         tensors, about = found
         state = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
@@ -228,6 +250,7 @@ class Trainer:
                 momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 optimizer.state[parameter]["momentum_buffer"] = momentum
         self.run.rewind(about["step"])
+        self.seconds = about["seconds"]
         return int(about["step"])
 
     def _save_best(self, network: nn.Module, score: float, step: int) -> "_Best":
@@ -257,6 +280,10 @@ def load_state(network: nn.Module, state: dict[str, Tensor], source: str) -> Non
             f"{shapes[1]} here). Use the model settings it was made with."
         )
     network.load_state_dict(state)
+
+
+def _all_finite(network: nn.Module) -> bool:
+    return all(bool(value.isfinite().all()) for value in network.state_dict().values())
 
 
 @dataclass(frozen=True)
@@ -311,12 +338,15 @@ def _stop_requests() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _tensorboard(run: Run | None) -> Any:
-    """A writer into the run folder where TensorBoard is installed."""
-    if run is None:
-        return None
+@contextmanager
+def _tensorboard(run: Run | None, first: int) -> Iterator[Any]:
+    """A writer into the run folder where TensorBoard is installed; steps from first on are about to be done again."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return None
-    return SummaryWriter(str(run.folder / "tensorboard"))
+        run = None
+    if run is None:
+        yield None
+        return
+    with SummaryWriter(str(run.folder / "tensorboard"), purge_step=first) as board:
+        yield board

@@ -26,7 +26,7 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
     """The data set of this name, read from root; glyphs comes with fscil and needs none."""
     check_name(name)
     if root is None and name not in EMBEDDED:
-        raise DataError(f"{name}: where are its files? Give the folder they are in (root, on the command line --root).")
+        raise DataError(f"{name}: where are its files? Give their folder with --data DIR (fscil data: --root DIR).")
     dataset: Dataset = import_module(LOADERS[name]).load(None if root is None else Path(root).expanduser(), **options)
     return dataset
 

@@ -11,6 +11,21 @@ from fscil.models.backbone import Backbone, initialise_convolutions
 Stem: TypeAlias = Literal["cifar", "imagenet"]
 
 
+class StridedProjection(nn.Conv2d):
+    """A 1x1 convolution with a stride, which is to take every stride-th pixel and convolve those.
+
+    Done in these two steps because oneDNN's strided 1x1 convolution writes beyond its buffer in the backward pass where
+    a channels_last input has fewer channels than a vector register holds: wrong gradients, a crash or a hang.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__(inputs, outputs, 1, bias=False)
+        self.every = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, :, :: self.every, :: self.every])
+
+
 class BasicBlock(nn.Module):
     """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride): two 3x3 convolutions and a shortcut round them."""
 
@@ -23,8 +38,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.downsample: nn.Module | None = None
         if stride != 1 or inputs != outputs:
-            projection = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
+            self.downsample = nn.Sequential(StridedProjection(inputs, outputs, stride), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)

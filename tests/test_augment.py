@@ -1,0 +1,516 @@
+import colorsys
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+from scipy import stats
+
+from fscil.augment import (
+    Views,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    luminance,
+    mix_classes,
+    pair_label,
+    random_boxes,
+    total_classes,
+)
+
+UNLIKELY = 1e-4  # a statistic rarer than this, under a fixed seed, is a defect
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# Crop boxes
+
+PAPER = {"scale": (0.2, 1.0), "ratio": (3 / 4, 4 / 3)}
+
+
+def central(height, width, ratio):
+    """The largest box in the middle whose aspect is within ratio."""
+    wide, high = width, height
+    if width / height > ratio[1]:
+        wide = max(1, round(height * ratio[1]))
+    elif width / height < ratio[0]:
+        high = max(1, round(width / ratio[0]))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return [left, top, left + wide, top + high]
+
+
+def naive_box(height, width, scale, ratio, random):
+    """One box by the definition, attempt after attempt."""
+    for _ in range(10):
+        area = height * width * random.uniform(*scale)
+        aspect = math.exp(random.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        wide, high = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = random.integers(0, width - wide + 1), random.integers(0, height - high + 1)
+            return [left, top, left + wide, top + high]
+    return central(height, width, ratio)
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.tuples(st.floats(0.05, 1), st.floats(0.05, 1)).map(sorted),
+    st.tuples(st.floats(0.3, 3), st.floats(0.3, 3)).map(sorted),
+    st.integers(0, 2**31),
+)
+def test_boxes_keep_the_definition(height, width, scale, ratio, seed):
+    boxes = random_boxes(torch.tensor([[height, width]] * 8), tuple(scale), tuple(ratio), 0.5, seeded(seed))
+    assert torch.equal(boxes, boxes.round())
+    for left, top, right, bottom in boxes.tolist():
+        left, right = min(left, right), max(left, right)
+        assert 0 <= left < right <= width
+        assert 0 <= top < bottom <= height
+        wide, high = right - left, bottom - top
+        slack = 1e-3
+        fits = (
+            (wide - 0.5) * (high - 0.5) <= scale[1] * height * width + slack
+            and (wide + 0.5) * (high + 0.5) >= scale[0] * height * width - slack
+            and (wide - 0.5) / (high + 0.5) <= ratio[1] + slack
+            and (wide + 0.5) / (high - 0.5) >= ratio[0] - slack
+        )
+        # Halves are rounded the one way or the other.
+        middle = central(height, width, ratio)
+        assert fits or np.abs(np.array([left, top, right, bottom]) - middle).max() <= 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 50), (50, 1)])
+def test_an_extreme_image_gives_its_middle(height, width):
+    """No box of at least a fifth of the area fits, so all are the largest central one."""
+    boxes = random_boxes(torch.tensor([[height, width]] * 20), **PAPER, generator=seeded())
+    assert boxes.tolist() == [central(height, width, PAPER["ratio"])] * 20
+
+
+def test_an_image_within_the_ratio_falls_back_to_all_of_it():
+    boxes = random_boxes(torch.tensor([[30, 33]] * 5), (2.0, 2.0), PAPER["ratio"], generator=seeded())
+    assert boxes.tolist() == [[0, 0, 33, 30]] * 5
+
+
+def test_area_aspect_and_place_are_uniform():
+    """Boxes of up to half the area always fit, so that nothing is drawn again."""
+    side = 4000
+    boxes = random_boxes(torch.tensor([[side, side]] * 4000), (0.2, 0.5), PAPER["ratio"], 0.0, seeded(1)).double()
+    left, top, right, bottom = boxes.T.numpy()
+    wide, high = right - left, bottom - top
+    assert stats.kstest(wide * high / side**2, "uniform", (0.2, 0.3)).pvalue > UNLIKELY
+    low, up = map(math.log, PAPER["ratio"])
+    assert stats.kstest(np.log(wide / high), "uniform", (low, up - low)).pvalue > UNLIKELY
+    assert stats.kstest(left / (side - wide + 1), "uniform").pvalue > UNLIKELY
+    assert stats.kstest(top / (side - high + 1), "uniform").pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (84, 84), (256, 341)])
+def test_boxes_are_distributed_as_the_naive_ones(height, width):
+    """With the paper's scale many attempts do not fit: the one that counts must be the first that does."""
+    count, random = 4000, np.random.default_rng(2)
+    found = random_boxes(torch.tensor([[height, width]] * count), **PAPER, generator=seeded(2)).numpy()
+    naive = np.array([naive_box(height, width, **PAPER, random=random) for _ in range(count)])
+    for measure in (
+        lambda box: box[:, 0],
+        lambda box: box[:, 3],
+        lambda box: (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]),
+        lambda box: (box[:, 2] - box[:, 0]) / (box[:, 3] - box[:, 1]),
+    ):
+        assert stats.ks_2samp(measure(found), measure(naive)).pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.5, 0.8, 1.0])
+def test_share_of_mirrored_boxes(flip):
+    boxes = random_boxes(torch.tensor([[50, 50]] * 4000), **PAPER, flip=flip, generator=seeded(3))
+    mirrored = int((boxes[:, 2] < boxes[:, 0]).sum())
+    assert stats.binomtest(mirrored, 4000, flip).pvalue > UNLIKELY
+
+
+# Colours
+
+amounts = st.lists(st.floats(0, 2, width=32), min_size=3, max_size=3).map(lambda values: torch.tensor(values))
+
+
+def pictures(seed, count=3, size=5):
+    """(count, 3, size, size) of 8-bit colours, some of them gray, black, white or pure."""
+    images = np.random.default_rng(seed).integers(0, 256, (count, 3, size, size))
+    images[:, :, 0, 0] = 0
+    images[:, :, 0, 1] = 255
+    images[:, :, 0, 2] = images[:, :1, 0, 2]
+    images[:, :, 1, 0] = [255, 0, 0]
+    images[:, :, 1, 1] = [0, 255, 255]
+    images[:, 1, 1, 2] = images[:, 0, 1, 2]  # two channels equal
+    images[:, 2, 1, 3] = images[:, 1, 1, 3]
+    return torch.from_numpy(images).float() / 255
+
+
+@given(st.integers(0, 2**31), st.lists(st.floats(-0.5, 0.5, width=32), min_size=3, max_size=3))
+def test_hue_as_colorsys_turns_it(seed, shifts):
+    images = pictures(seed)
+    found = adjust_hue(images, torch.tensor(shifts).view(3, 1, 1, 1))
+    for image, result, shift in zip(images.tolist(), found.tolist(), shifts, strict=True):
+        for y in range(5):
+            for x in range(5):
+                hue, saturation, value = colorsys.rgb_to_hsv(*(image[channel][y][x] for channel in range(3)))
+                expected = colorsys.hsv_to_rgb((hue + shift) % 1, saturation, value)
+                assert [result[channel][y][x] for channel in range(3)] == pytest.approx(expected, abs=2e-5)
+
+
+@given(st.integers(0, 2**31), st.floats(-2, 2, width=32))
+def test_hue_keeps_value_and_chroma(seed, shift):
+    images = pictures(seed)
+    found = adjust_hue(images, torch.full((3, 1, 1, 1), shift))
+    torch.testing.assert_close(found.amax(1), images.amax(1), rtol=0, atol=0)
+    torch.testing.assert_close(found.amin(1), images.amin(1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("adjust", "enhance", "levels"),
+    [
+        (adjust_brightness, ImageEnhance.Brightness, 1.0),
+        (adjust_contrast, ImageEnhance.Contrast, 2.0),  # Pillow rounds the mean
+        (adjust_saturation, ImageEnhance.Color, 2.0),  # Pillow rounds the gray
+    ],
+)
+@given(seed=st.integers(0, 2**31), factors=amounts)
+def test_colours_as_pillow_enhances_them(adjust, enhance, levels, seed, factors):
+    images = pictures(seed, size=9)
+    found = 255 * adjust(images, factors.view(3, 1, 1, 1)).permute(0, 2, 3, 1).numpy()
+    for image, result, factor in zip(images, found, factors.tolist(), strict=True):
+        plain = Image.fromarray((255 * image).round().byte().permute(1, 2, 0).numpy())
+        expected = np.asarray(enhance(plain).enhance(factor), np.float64)
+        assert np.abs(result - expected).max() <= levels
+
+
+@given(st.integers(0, 2**31), amounts)
+def test_colours_by_the_formula(seed, factors):
+    """Brightness, contrast and saturation blend with black, with the image's mean gray and with the pixel's own."""
+    images, shaped = pictures(seed).double(), factors.view(3, 1, 1, 1).double()
+    red, green, blue = images.numpy().transpose(1, 0, 2, 3)
+    gray = 0.299 * red + 0.587 * green + 0.114 * blue
+    for adjust, other in (
+        (adjust_brightness, np.zeros((3, 1, 1))),
+        (adjust_contrast, gray.mean((1, 2), keepdims=True)),
+        (adjust_saturation, gray),
+    ):
+        factor = factors.double().numpy()[:, None, None]
+        expected = [np.clip(factor * channel + (1 - factor) * other, 0, 1) for channel in (red, green, blue)]
+        np.testing.assert_allclose(adjust(images, shaped).numpy(), np.stack(expected, 1), atol=1e-9)
+
+
+def test_luminance_as_pillow_has_it():
+    images = pictures(0, size=30)
+    found = 255 * luminance(images)[:, 0].numpy()
+    for image, result in zip(images, found, strict=True):
+        plain = Image.fromarray((255 * image).round().byte().permute(1, 2, 0).numpy())
+        assert np.abs(result - np.asarray(plain.convert("L"), np.float64)).max() <= 1
+
+
+@given(st.integers(0, 2**31))
+def test_strength_one_and_shift_zero_change_nothing(seed):
+    images, one = pictures(seed), torch.ones(3, 1, 1, 1)
+    for adjust in (adjust_brightness, adjust_contrast, adjust_saturation):
+        assert torch.equal(adjust(images, one), images)
+    for whole_turns in (0.0, 1.0, -1.0):
+        torch.testing.assert_close(adjust_hue(images, whole_turns * one), images, rtol=0, atol=3e-6)
+
+
+# Views
+
+
+def plain_views(**changes):
+    """Views that show the whole image as it is, but for the changes."""
+    still = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "flip": 0.0, "jitter": 0.0, "grayscale": 0.0}
+    return Views(**{"size": 8, **still, **changes})
+
+
+def noise(count, size=8, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), np.uint8)
+    return torch.from_numpy(pixels), torch.full((count, 2), size)
+
+
+def in_order(pixels):
+    return pixels.permute(0, 3, 1, 2) / 255
+
+
+def test_views_of_the_paper_have_the_right_shape_and_range():
+    views = Views(32)(*noise(6, 40), seeded())
+    assert views.shape == (2, 6, 3, 32, 32)
+    assert views.dtype == torch.float32
+    assert views.min() >= 0
+    assert views.max() <= 1
+    assert Views(16, count=3)(*noise(2), seeded()).shape == (3, 2, 3, 16, 16)
+
+
+def test_views_without_any_change_are_the_image():
+    pixels, sizes = noise(5)
+    for view in plain_views(count=3)(pixels, sizes, seeded()):
+        assert torch.equal(view, in_order(pixels))
+
+
+def test_a_flip_mirrors():
+    pixels, sizes = noise(5)
+    for view in plain_views(flip=1.0)(pixels, sizes, seeded()):
+        torch.testing.assert_close(view, in_order(pixels).flip(-1), rtol=0, atol=1e-6)
+
+
+def test_share_of_gray_images():
+    pixels, sizes = noise(2000)
+    for view in plain_views(grayscale=0.2)(pixels, sizes, seeded(1)):
+        untouched = (view == in_order(pixels)).flatten(1).all(1)
+        gray = torch.isclose(view, luminance(in_order(pixels)), atol=1e-6).flatten(1).all(1)
+        assert (gray ^ untouched).all()
+        assert stats.binomtest(int(gray.sum()), 2000, 0.2).pvalue > UNLIKELY
+
+
+def test_full_grayscale_leaves_no_colour():
+    pixels, sizes = noise(20)
+    views = Views(8, grayscale=1.0)(pixels, sizes, seeded())
+    assert torch.equal(views[:, :, 0], views[:, :, 1])
+    assert torch.equal(views[:, :, 0], views[:, :, 2])
+
+
+def strengths(setting, spread, pixels, measure):
+    """The strength each of 3000 equal images got, in each of two views, by what became of it."""
+    count = 3000
+    others = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
+    views = plain_views(jitter=0.8, **{**others, setting: spread})
+    batch = pixels[None].expand(count, -1, -1, -1).contiguous()
+    return [measure(view).double().numpy() for view in views(batch, torch.full((count, 2), 8), seeded(4))]
+
+
+def two_tones(first, second):
+    """8 x 8, the upper half of one colour and the lower of the other."""
+    halves = torch.tensor([first, second], dtype=torch.uint8)[:, None, None, :]
+    return halves.expand(2, 4, 8, 3).reshape(8, 8, 3)
+
+
+def hue_of(view):
+    pixels = view[:, :, 0, 0].tolist()
+    return torch.tensor([(colorsys.rgb_to_hsv(*pixel)[0] + 0.5) % 1 - 0.5 for pixel in pixels])
+
+
+@pytest.mark.parametrize(
+    ("setting", "spread", "pixels", "measure", "nothing"),
+    [
+        ("brightness", 0.4, two_tones([100] * 3, [100] * 3), lambda view: view[:, 0, 0, 0] * 2.55, 1.0),
+        ("contrast", 0.3, two_tones([60] * 3, [180] * 3), lambda v: (v[:, 0, 7, 0] - v[:, 0, 0, 0]) * 255 / 120, 1.0),
+        ("saturation", 0.4, two_tones([140, 90, 90], [90] * 3), lambda v: (v[:, 0] - v[:, 1])[:, 0, 0] * 5.1, 1.0),
+        ("hue", 0.1, two_tones([200, 100, 100], [0] * 3), hue_of, 0.0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_image_has_its_own_strength(setting, spread, pixels, measure, nothing):
+    first, second = strengths(setting, spread, pixels, measure)
+    for found in (first, second):
+        changed = np.abs(found - nothing) > 1e-5
+        assert stats.binomtest(int(changed.sum()), len(found), 0.8).pvalue > UNLIKELY
+        uniform = stats.kstest(found[changed], "uniform", (nothing - spread, 2 * spread))
+        assert uniform.pvalue > UNLIKELY
+    assert abs(stats.pearsonr(first, second).statistic) < 0.1  # the views are independent
+
+
+def test_operations_come_in_a_random_order():
+    """Saturation blends with the pixel's gray, which depends on its hue: the brightest channel tells the order."""
+    colour = [140 / 255, 90 / 255, 100 / 255]
+    pixels = torch.tensor([140, 90, 100], dtype=torch.uint8).expand(8, 8, 8, 3).contiguous()
+    views = plain_views(count=1, jitter=1.0, brightness=0.0, contrast=0.0, saturation=0.4, hue=0.1)
+    weights = np.array([0.299, 0.587, 0.114])
+    _, saturation, value = colorsys.rgb_to_hsv(*colour)
+    saturation_first = []
+    for seed in range(20):
+        expected, brightest = [], []
+        for pixel in views(pixels, torch.full((8, 2), 8), seeded(seed))[0, :, :, 0, 0].tolist():
+            strength = (max(pixel) - min(pixel)) / (max(colour) - min(colour))
+            turned = colorsys.hsv_to_rgb(colorsys.rgb_to_hsv(*pixel)[0], saturation, value)
+            expected.append([strength * value + (1 - strength) * weights @ rgb for rgb in (colour, turned)])
+            brightest.append(max(pixel))
+        fits = [np.allclose(brightest, np.array(expected)[:, first], rtol=0, atol=1e-5) for first in (0, 1)]
+        assert sum(fits) == 1  # one order for the whole batch
+        saturation_first.append(fits[0])
+    assert 2 < sum(saturation_first) < 18
+
+
+def test_same_generator_same_views_and_the_global_state_is_left_alone():
+    pixels, sizes = noise(4, 12)
+    before = torch.get_rng_state()
+    first, second, other = (Views(8)(pixels, sizes, seeded(seed)) for seed in (7, 7, 8))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_views_of_ragged_images_ignore_the_padding():
+    pixels = torch.full((30, 20, 24, 3), 255, dtype=torch.uint8)
+    pixels[:, :13, :9] = 10
+    views = Views(8, jitter=0.0)(pixels, torch.tensor([[13, 9]] * 30), seeded())
+    torch.testing.assert_close(views, torch.full_like(views, 10 / 255), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_work_under_autocast(seed):
+    pixels, sizes = noise(4, 12)
+    expected = Views(8)(pixels, sizes, seeded(seed))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = Views(8)(pixels, sizes, seeded(seed))
+    assert torch.equal(found, expected)
+
+
+# Class augmentation
+
+
+@pytest.mark.parametrize("classes", range(2, 61))
+def test_pair_labels_are_a_bijection(classes):
+    pairs = list(combinations(range(classes), 2))
+    low, high = torch.tensor(pairs).T
+    found = pair_label(low, high, classes)
+    assert found.dtype == torch.int64
+    assert sorted(found.tolist()) == list(range(classes, classes + classes * (classes - 1) // 2))
+    assert torch.equal(pair_label(high, low, classes), found)
+    literal = [classes + a * (2 * classes - a - 1) // 2 + (b - a) - 1 for a, b in pairs]
+    assert found.tolist() == literal
+    assert total_classes(classes) == classes + len(pairs)
+
+
+def test_pair_labels_of_any_shape():
+    a, b = torch.tensor([[0, 5], [3, 1]]), torch.tensor([[4, 2], [0, 2]])
+    assert torch.equal(pair_label(a, b, 6), pair_label(a.view(-1), b.view(-1), 6).view(2, 2))
+    assert total_classes(60) == 1830
+
+
+def solve(mixed, views, first, second):
+    """lambda and largest error of mixed = lambda * first + (1 - lambda) * second, over all views at once."""
+    one, other = views[:, first].reshape(-1), views[:, second].reshape(-1)
+    direction = one - other
+    weight = float((mixed.reshape(-1) - other) @ direction / (direction @ direction))
+    return weight, float((weight * one + (1 - weight) * other - mixed.reshape(-1)).abs().max())
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=9),
+    st.integers(0, 4),
+    st.sampled_from(["uniform", "beta"]),
+    st.integers(1, 3),
+    st.integers(0, 2**31),
+)
+def test_every_mixture_can_be_taken_apart(labels, repeats, lam, count, seed):
+    labels = torch.tensor(labels)
+    views = torch.rand(count, len(labels), 3, 4, 5, generator=seeded(seed), dtype=torch.float64)
+    out, out_labels = mix_classes(views, labels, 5, repeats, lam, seeded(seed + 1))
+    assert torch.equal(out[:, : len(labels)], views)
+    assert torch.equal(out_labels[: len(labels)], labels)
+    assert out.shape == (count, len(out_labels), 3, 4, 5)
+    assert len(out_labels) <= len(labels) * (1 + repeats)
+    used = np.zeros(len(labels), int)
+    for place in range(len(labels), len(out_labels)):
+        found = []
+        for first, second in combinations(range(len(labels)), 2):
+            weight, error = solve(out[:, place], views, first, second)
+            if error < 1e-6:
+                found.append((first, second, weight))
+        assert len(found) == 1  # the same pair and the same lambda in all views
+        first, second, weight = found[0]
+        assert 0.4 - 1e-6 <= weight <= 0.6 + 1e-6
+        assert labels[first] != labels[second]
+        assert out_labels[place] == pair_label(labels[first], labels[second], 5)
+        used[[first, second]] += 1
+    # In a round everyone comes once as itself and once as somebody's partner.
+    assert (used <= 2 * repeats).all()
+    if len(set(labels.tolist())) == len(labels):
+        assert (used % 2 == 0).all()
+
+
+def test_a_batch_of_the_paper_grows_about_fivefold():
+    """128 images of 60 classes and four rounds: about 628 images."""
+    sizes = []
+    for seed in range(30):
+        labels = torch.randint(60, (128,), generator=seeded(seed))
+        sizes.append(len(mix_classes(torch.zeros(1, 128, 3, 1, 1), labels, 60, generator=seeded(seed))[1]))
+    assert np.mean(sizes) == pytest.approx(628, abs=4)
+
+
+def test_every_sample_of_another_class_is_mixed():
+    """With two classes of equal size a round pairs on average half the batch."""
+    labels = torch.arange(2000) % 2
+    out = mix_classes(torch.zeros(1, 2000, 3, 1, 1), labels, 2, 4, generator=seeded(5))[1]
+    assert len(out) - 2000 == pytest.approx(4000, abs=150)
+
+
+@pytest.mark.parametrize("lam", ["uniform", "beta"])
+@pytest.mark.parametrize("labels", [[3, 3, 3], [2], []])
+def test_one_class_gives_no_mixture(labels, lam):
+    views, labels = torch.rand(2, len(labels), 3, 4, 4), torch.tensor(labels, dtype=torch.int64)
+    out, out_labels = mix_classes(views, labels, 5, 4, lam, seeded())
+    assert torch.equal(out, views)
+    assert torch.equal(out_labels, labels)
+
+
+def test_no_repeats_no_mixture():
+    views, labels = torch.rand(2, 4, 3, 4, 4), torch.arange(4)
+    out, out_labels = mix_classes(views, labels, 4, 0)
+    assert torch.equal(out, views)
+    assert torch.equal(out_labels, labels)
+
+
+def mixing_weights(lam):
+    """Mixtures of a black and a white class show lambda, or 1 - lambda, which is distributed alike."""
+    count = 30_000
+    labels = torch.arange(count) % 2
+    views = labels.double()[None, :, None, None, None].expand(1, count, 3, 1, 1)
+    out, _ = mix_classes(views, labels, 2, 4, lam, seeded(6))
+    return out[0, count:, 0, 0, 0].numpy()
+
+
+def test_uniform_lambda():
+    assert stats.kstest(mixing_weights("uniform"), "uniform", (0.4, 0.2)).pvalue > UNLIKELY
+
+
+def test_beta_lambda_is_a_half_where_it_falls_outside():
+    drawn = mixing_weights("beta")
+    beta = stats.beta(20, 20)
+    outside = 2 * beta.cdf(0.4)
+    assert stats.binomtest(int((drawn == 0.5).sum()), len(drawn), outside).pvalue > UNLIKELY
+    inside = drawn[drawn != 0.5]
+    assert inside.min() >= 0.4 - 1e-6
+    assert inside.max() <= 0.6 + 1e-6
+    assert stats.kstest(inside, lambda x: (beta.cdf(x) - beta.cdf(0.4)) / (1 - outside)).pvalue > UNLIKELY
+
+
+def test_lambda_is_drawn_for_every_sample():
+    assert len(np.unique(mixing_weights("uniform"))) > 10_000
+
+
+def test_unknown_lambda():
+    with pytest.raises(ValueError, match='"uniform" or "beta"'):
+        mix_classes(torch.rand(1, 4, 3, 2, 2), torch.arange(4), 4, lam="gamma")
+
+
+@pytest.mark.parametrize("lam", ["uniform", "beta"])
+def test_same_generator_same_mixtures_and_the_global_state_is_left_alone(lam):
+    views, labels = torch.rand(2, 12, 3, 4, 4), torch.arange(12) % 5
+    before = torch.get_rng_state()
+    (first, one), (second, two), (other, three) = (
+        mix_classes(views, labels, 5, 4, lam, seeded(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second)
+    assert torch.equal(one, two)
+    assert first.shape != other.shape or not torch.equal(first, other)
+    assert len(one) != len(three) or not torch.equal(one, three)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_batch_given_is_not_changed():
+    views, labels = torch.rand(2, 6, 3, 4, 4), torch.arange(6)
+    copies = views.clone(), labels.clone()
+    mix_classes(views, labels, 6)
+    assert torch.equal(views, copies[0])
+    assert torch.equal(labels, copies[1])
