@@ -11,7 +11,7 @@ settings.load_profile("fscil")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
+def pixel_cache(tmp_path_factory):
     """Where decoded images go, so that no test writes to the user's own cache."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,110 @@
+"""A tiny data set that a tiny network learns in a second, and the command line, called in this process or another."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fscil.cli import main
+from fscil.config import load_recipe
+from fscil.data.images import ArrayPixels, Dataset, Images
+
+NAMES = ("ant", "bee", "cat", "dög", "eel", "fox", "gnu", "hen", "ibis", "鹿", "koala", "lynx")
+SIZE = 16
+
+# A recipe for it: small enough that a step takes milliseconds, but with every part of the method switched on.
+SMALL = (
+    "model.backbone=resnet18",
+    "model.init=scratch",
+    "model.width=2",
+    "model.projection=8",
+    f"views.size={SIZE}",
+    "mixing.repeats=1",
+    "data.resize=none",
+    "data.statistics=cifar10",
+    "protocol.base_classes=6",
+    "protocol.way=2",
+    "protocol.shots=[2,1]",
+    "train.epochs=2",
+    "train.batch=8",
+    "train.lr=0.05",
+)
+
+
+def picture(label, seed):
+    """(SIZE, SIZE, 3): stripes whose direction, width and colour tell the class, with noise."""
+    random = np.random.default_rng([label, seed])
+    y, x = np.mgrid[:SIZE, :SIZE]
+    turn, waves = np.pi * (label % 4) / 4, 1 + label // 4
+    phase = 2 * np.pi * waves * (x * np.cos(turn) + y * np.sin(turn)) / SIZE + random.uniform(0, 2 * np.pi)
+    colour = np.random.default_rng(label).uniform(0.2, 1, 3)
+    image = 128 + 100 * np.sin(phase)[..., None] * colour + random.normal(0, 20, (SIZE, SIZE, 3))
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def part(counts, first_seed):
+    """Images of classes 0, 1, … with this many of each, shuffled as a real data set would be."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    pixels = np.stack([picture(label, first_seed + place) for place, label in enumerate(labels)])
+    order = np.random.default_rng(first_seed).permutation(len(labels))
+    return Images.of(ArrayPixels(pixels[order]), labels[order])
+
+
+def tiny_dataset(classes=12, train=6, test=3):
+    counts = [train] * classes
+    return Dataset("tiny", part(counts, 0), part([test] * classes, 10_000), NAMES[:classes])
+
+
+def write_images(root, train=6, test=3, names=NAMES, split=True):
+    """The same as PNG files: root/{train,test}/<class>/<number>.png, or root/<class>/<number>.png without split."""
+    for name, count, first in (("train", train, 0), ("test", test, 10_000)):
+        for label, class_name in enumerate(names):
+            folder = (root / name if split else root) / class_name
+            folder.mkdir(parents=True, exist_ok=True)
+            for place in range(count):
+                Image.fromarray(picture(label, first + place)).save(folder / f"{name}{place}.png")
+    return root
+
+
+def small_config(*assignments, recipe="folder"):
+    return load_recipe(recipe, [*SMALL, *assignments])
+
+
+def sets(*assignments):
+    """--set options for the small recipe and these settings."""
+    return [word for item in (*SMALL, *assignments) for word in ("--set", item)]
+
+
+def call(*arguments):
+    """The command line in this process; returns its exit code."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")  # as in a process of its own, where pytest makes no error of them
+        patch.setattr(sys, "argv", ["fscil", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            return end.code
+    return 0
+
+
+COMMAND = [sys.executable, "-c", "from fscil.cli import main; main()"]
+
+
+def environment(cache):
+    return {**os.environ, "FSCIL_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+
+
+def start(arguments, cache, **options):
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        env=environment(cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )

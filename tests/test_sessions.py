@@ -1,0 +1,162 @@
+"""Which images reach a method, when, and under which numbers; and that it is judged by the right ones."""
+
+import numpy as np
+import pytest
+import torch
+
+from fscil import sessions
+from fscil.data.images import Dataset
+from fscil.errors import DataError
+from fscil.methods import Memory
+from fscil.protocol import Protocol, published_draw
+from helpers import NAMES, part, tiny_dataset
+
+ORDER = (3, 0, 7, 1, 9, 10, 2, 11, 4, 5, 8, 6)
+PROTOCOL = Protocol(6, 2, 3, shots=2, order=ORDER)
+
+
+class Witness:
+    """A method of the contract that writes down what it is given, and guesses by a rule that tests can repeat."""
+
+    def __init__(self):
+        self.known, self.taught, self.asked = 6, [], []
+
+    def fit_base(self, base, shots):
+        raise AssertionError("the base is learned before the walk")
+
+    def learn(self, new):
+        assert min(new.counts) == self.known, "the next new class follows on the last"
+        self.taught.append(new)
+        self.known += len(new.counts)
+
+    def scores(self, images):
+        """Each image's own number, turned round the classes known."""
+        self.asked.append(images)
+        return torch.nn.functional.one_hot(torch.from_numpy(images.rows % self.known), self.known).float()
+
+    def alternatives(self, images):
+        return {"first class": torch.eye(self.known)[0].expand(len(images), -1)} if self.known == 6 else {}
+
+    def memory(self):
+        return Memory(images=len(self.taught), floats=10 * self.known)
+
+    def state(self):
+        return {"known": torch.tensor(self.known)}
+
+    def load_state(self, state):
+        self.known, self.taught, self.asked = int(state["known"]), [], []
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return tiny_dataset()
+
+
+@pytest.fixture(scope="module")
+def walked(dataset):
+    method = Witness()
+    return method, list(sessions.walk(method, dataset, PROTOCOL))
+
+
+def rows_of(part, classes):
+    return sorted(row for row, label in enumerate(part.labels) if label in classes)
+
+
+def test_the_base_is_every_training_image_of_its_classes(dataset):
+    base = sessions.base_images(dataset, PROTOCOL)
+    assert sorted(base.rows.tolist()) == rows_of(dataset.train, ORDER[:6])
+    assert all(ORDER[label] == dataset.train.labels[row] for label, row in zip(base.labels, base.rows, strict=True))
+    assert base.pixels is dataset.train.pixels
+
+
+def test_each_session_is_tested_on_exactly_the_classes_seen(dataset, walked):
+    method, results = walked
+    for session, images in enumerate(method.asked):
+        seen = ORDER[: 6 + 2 * session]
+        assert sorted(images.rows.tolist()) == rows_of(dataset.test, seen)
+        assert images.pixels is dataset.test.pixels
+        truth = [ORDER.index(dataset.test.labels[row]) for row in images.rows]
+        assert images.labels.tolist() == truth
+        assert results[session].target.tolist() == truth
+        assert results[session].classes == len(seen)
+    assert len(results) == len(method.asked) == 4
+
+
+def test_each_session_teaches_its_own_new_classes_only(dataset, walked):
+    method, _ = walked
+    assert len(method.taught) == 3
+    for session, new in enumerate(method.taught, start=1):
+        places = [4 + 2 * session, 5 + 2 * session]
+        assert new.counts == {places[0]: 2, places[1]: 2}
+        assert new.pixels is dataset.train.pixels
+        expected = []
+        for place in places:
+            members = [row for row, label in enumerate(dataset.train.labels) if label == ORDER[place]]
+            expected += [members[rank] for rank in published_draw(len(members), 2)]
+        assert new.rows.tolist() == expected
+
+
+def test_results_are_those_of_the_predictions(walked):
+    method, results = walked
+    for session, (images, result) in enumerate(zip(method.asked, results, strict=True)):
+        known = 6 + 2 * session
+        guesses = [int(row) % known for row in images.rows]
+        assert result.predicted.tolist() == guesses
+        right = [guess == truth for guess, truth in zip(guesses, images.labels, strict=True)]
+        base = [hit for hit, truth in zip(right, images.labels, strict=True) if truth < 6]
+        novel = [hit for hit, truth in zip(right, images.labels, strict=True) if truth >= 6]
+        assert result.scores.average == pytest.approx(sum(right) / len(right))
+        assert result.scores.base == pytest.approx(sum(base) / len(base))
+        assert result.scores.novel == (pytest.approx(sum(novel) / len(novel)) if novel else None)
+        assert (result.scores.harmonic is None) == (session == 0)
+        assert result.memory == Memory(images=session, floats=10 * known)
+
+
+def test_alternatives_are_scored_too(walked):
+    _, results = walked
+    assert results[0].alternatives["first class"].average == pytest.approx(1 / 6)
+    assert [result.alternatives for result in results[1:]] == [{}, {}, {}]
+
+
+def test_a_seeded_draw_takes_other_images(dataset):
+    taught = []
+    for draw in ("published", 0, 1):
+        method = Witness()
+        list(sessions.walk(method, dataset, PROTOCOL, draw))
+        taught.append([new.rows.tolist() for new in method.taught])
+    assert taught[0] != taught[1] != taught[2]
+
+
+def test_all_ways_start_from_the_same_state(dataset):
+    method = Witness()
+    walks = list(sessions.walk_all(method, dataset, PROTOCOL, [2, 1], ["published", 4]))
+    assert [(walk.shots, walk.draw) for walk in walks] == [(2, "published"), (2, 4), (1, "published"), (1, 4)]
+    for walk in walks:
+        assert [result.classes for result in walk.sessions] == [6, 8, 10, 12]
+        assert [result.session for result in walk.sessions] == [0, 1, 2, 3]
+    assert method.known == 6, "the method is given back as it was"
+    # One shot is the first of two.
+    alone = Witness()
+    list(sessions.walk(alone, dataset, PROTOCOL.with_shots(1), 4))
+    both = Witness()
+    list(sessions.walk(both, dataset, PROTOCOL, 4))
+    for one, two in zip(alone.taught, both.taught, strict=True):
+        assert one.rows.tolist() == two.rows.tolist()[::2]
+
+
+def test_a_class_without_a_test_image_is_named():
+    counts = [3] * 12
+    counts[9] = counts[4] = 0
+    dataset = Dataset("tiny", part([6] * 12, 0), part(counts, 10_000), NAMES)
+    with pytest.raises(DataError, match=r"tiny: 1 classes have no test image \(first: 鹿\)"):
+        sessions.test_images(dataset, PROTOCOL, 0)
+    with pytest.raises(DataError, match=r"2 classes have no test image"):
+        sessions.test_images(dataset, PROTOCOL, 3)
+    without = Protocol(6, 2, 2, order=(0, 1, 2, 3, 5, 6, 7, 8, 10, 11))
+    assert len(sessions.test_images(dataset, without, 2)) == 30
+
+
+def test_no_sessions_but_the_base(dataset):
+    results = list(sessions.walk(Witness(), dataset, Protocol(6, 2, 0)))
+    assert len(results) == 1
+    assert np.unique(results[0].target).tolist() == list(range(6))
