@@ -82,6 +82,7 @@ class LossConfig:
     kind: Literal["cosface", "arcface", "sphereface", "softmax"] = "cosface"
     scale: float = 30.0
     margin: float = 0.4
+    margin_warmup: float = 0.0  # share of training in which the margin grows from 0 to its value
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class TestConfig:
 # Settings by the smallest and the largest value they may have; of a list, each item.
 _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, 0.5): ("views.hue",),
-    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "train.momentum"),
+    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "loss.margin_warmup", "train.momentum"),
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
         *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),

@@ -160,14 +160,14 @@ def _images(rng: np.random.Generator, tiles: Bytes, count: int) -> Bytes:
     paper, ink = _colours(rng, count)
     # Channels first until the end: numpy is several times faster when the last axis is a long one.
     image = paper[:, :, None, None] + _gradient(rng, count) + _texture(rng, count)
-    for _ in range(2):
-        _paint(image, _blob(rng, count), _between(rng, paper, ink, 0.1, 0.6))
     for _ in range(3):
+        _paint(image, _blob(rng, count), _between(rng, paper, ink, 0.1, 0.6))
+    for _ in range(4):
         _paint(image, _curve(rng, count), _between(rng, paper, ink, 0.3, 0.9))
     _paint(image, ink_mask, ink)
     _paint(image, _curve(rng, count), _between(rng, paper, ink, -0.2, 0.5))
     image = _blur(rng, image)
-    image += rng.standard_normal(image.shape, np.float32) * _uniform(rng, 0.01, 0.07, count, 1, 1, 1)
+    image += rng.standard_normal(image.shape, np.float32) * _uniform(rng, 0.01, 0.08, count, 1, 1, 1)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
@@ -184,7 +184,7 @@ def _grid(side: int) -> tuple[Floats, Floats]:
 def _pose(rng: np.random.Generator, tiles: Bytes, count: int) -> Floats:
     """(count, 1, SIDE, SIDE) in 0..1: the class in a random face and stroke, slanted, stretched, turned and placed."""
     chosen = rng.integers(tiles.shape[0] * tiles.shape[1], size=count)
-    size = _uniform(rng, 0.55, 0.85, count)
+    size = _uniform(rng, 0.5, 0.8, count)
     angle = np.deg2rad(_uniform(rng, -MAX_ROTATION, MAX_ROTATION, count))
     shear = _uniform(rng, -MAX_SHEAR, MAX_SHEAR, count)
     stretch = np.sqrt(MAX_STRETCH ** _uniform(rng, -1, 1, count))
@@ -216,7 +216,7 @@ def _pose(rng: np.random.Generator, tiles: Bytes, count: int) -> Floats:
 
 def _colours(rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
     """Paper and ink, (count, 3) each, either the lighter, with luminance at least 0.3 apart before clipping."""
-    contrast = _uniform(rng, 0.3, 0.75, count)
+    contrast = _uniform(rng, 0.3, 0.7, count)
     low = _uniform(rng, 0, 1, count) * (1 - contrast)
     both = np.stack([low, low + contrast])
     both = np.where(rng.integers(2, size=count) == 0, both, both[::-1])

@@ -72,9 +72,10 @@ class Alice:
     def step(self, network: AngularNetwork, classes: int) -> Callable[[Batch], Tensor]:
         """The loss of one batch: the mean over its views, each of which passes the network on its own."""
         views_of_batch, mixing, loss = views_of(self.config), self.config.mixing, LOSSES[self.config.loss.kind]
-        scale, margin = self.config.loss.scale, self.config.loss.margin
+        scale, full_margin, warmup = self.config.loss.scale, self.config.loss.margin, self.config.loss.margin_warmup
 
         def step(batch: Batch) -> Tensor:
+            margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
             views = views_of_batch(batch.pixels, batch.sizes, batch.generator)
             views = normalise(views, self.preprocess.mean, self.preprocess.std)
             views, labels = mix_classes(views, batch.labels, classes, mixing.repeats, mixing.lam, batch.generator)
