@@ -1,67 +1,103 @@
 """ALICE against plain cross-entropy on the embedded data set: at equal epochs and at equal time, three seeds.
 
 The rival is row 2 of the paper's ablation: cross-entropy, one view, no projection, no class augmentation, balanced
-prototypes. Writes results/glyphs-comparison.json; what is there already is not run again.
+prototypes. Writes results/glyphs-comparison.json and its table and figure; trainings that are there are not run again.
 
     python benchmarks/compare_glyphs.py
 """
 
-import json
 from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
 
 from fscil.allocator import tune_allocator
 from fscil.config import load_recipe
 from fscil.experiments import evaluate, train
 from fscil.metrics import mean_and_interval
 from fscil.runs import Run, machine
-from fscil.store import write_json
+from fscil.store import replacing, write_json, write_text
 from fscil.training import pick_device
 
 SEEDS = (0, 1, 2)
 DRAWS = 10
-PLAIN = ["loss.kind=softmax", "loss.margin=0", "views.count=1", "model.projection=0", "mixing.repeats=0"]
-RUNS = Path("runs/glyphs-comparison")
-RESULT = Path("results/glyphs-comparison.json")
+SHOTS = (5, 1)
+PLAIN = ["loss.kind=softmax", "views.count=1", "model.projection=0", "mixing.repeats=0"]
+ROWS = ("full method", "cross-entropy, equal epochs", "cross-entropy, equal time")
+COLOURS = ("#0072b2", "#999999", "#d55e00")  # told apart by the colour-blind too
+RUNS, RESULTS = Path("runs/glyphs-comparison"), Path("results")
 
 
-def measure(name: str, settings: list[str]) -> dict[str, float]:
-    """Last-session figures of one training, mean over the draws; base training time in seconds."""
+def measure(name: str, settings: list[str]) -> dict[str, Any]:
+    """Percentages per session of one training, mean over the draws; base training time in seconds."""
     config, folder = load_recipe("glyphs", settings), RUNS / name
     run = Run.open(folder) if (folder / "run.json").exists() else Run.create(folder, config, {"data": None})
     if not run.finished:
         train(run.config(), run, None, pick_device(), print, quiet=False)
-    results = evaluate(run, None, pick_device(), (5, 1), DRAWS, quiet=True)
-    figures = {"seconds": results["training"]["seconds"], "epochs": results["training"]["epochs"]}
-    figures["session 0"] = 100 * results["walks"][0]["sessions"][0]["average"]
-    for shots in (5, 1):
-        last = [walk["sessions"][-1] for walk in results["walks"] if walk["shots"] == shots]
+    results = evaluate(run, None, pick_device(), SHOTS, DRAWS, quiet=True)
+    figures: dict[str, Any] = {key: results["training"][key] for key in ("seconds", "epochs", "seed")}
+    for shots in SHOTS:
+        walks = [walk["sessions"] for walk in results["walks"] if walk["shots"] == shots]
         for measured in ("average", "harmonic", "base", "novel"):
-            figures[f"{shots}-shot {measured}"] = mean_and_interval([100 * session[measured] for session in last])[0]
+            first = 0 if measured in ("average", "base") else 1
+            values = [[100 * session[measured] for session in walk[first:]] for walk in walks]
+            figures[f"{shots}-shot {measured}"] = np.mean(values, axis=0).round(2).tolist()
     return figures
+
+
+def table(rows: dict[str, list[dict[str, Any]]]) -> str:
+    """Last session, mean and 95% interval over the seeds."""
+    columns = [f"{shots}-shot {measured}" for shots in SHOTS for measured in ("average", "harmonic")]
+    lines = [
+        f"| | epochs | seconds | session 0 | {' | '.join(columns)} |",
+        f"|---|{'---:|' * (3 + len(columns))}",
+    ]
+    for name, runs in rows.items():
+        epochs = " / ".join(str(count) for count in dict.fromkeys(run["epochs"] for run in runs))
+        seconds = f"{np.mean([run['seconds'] for run in runs]):.0f}"
+        values = [
+            [run["5-shot average"][0] for run in runs],
+            *([run[column][-1] for run in runs] for column in columns),
+        ]
+        cells = [f"{mean:.1f} ±{width:.1f}" for mean, width in map(mean_and_interval, values)]
+        lines.append(f"| {name} | {epochs} | {seconds} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def figure(rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Lines: average accuracy; bars: harmonic accuracy; as in the paper's figure."""
+    plot, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    for axis, shots in zip(axes, SHOTS, strict=True):
+        for place, ((name, runs), colour) in enumerate(zip(rows.items(), COLOURS, strict=True)):
+            average = np.mean([run[f"{shots}-shot average"] for run in runs], axis=0)
+            harmonic = np.mean([run[f"{shots}-shot harmonic"] for run in runs], axis=0)
+            axis.bar(np.arange(1, len(harmonic) + 1) + 0.27 * (place - 1), harmonic, 0.25, color=colour, alpha=0.45)
+            axis.plot(average, color=colour, marker="o", markersize=4, label=name)
+        axis.set(title=f"glyphs, 8-step 5-way {shots}-shot", xlabel="session", xticks=range(len(average)))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("accuracy in %\nlines: average, bars: harmonic")
+    axes[1].legend(frameon=False)
+    plt.rcParams["svg.hashsalt"] = "fscil"
+    with replacing(RESULTS / "glyphs-sessions.svg") as file:
+        plot.savefig(file, format="svg", metadata={"Date": None})
 
 
 def main() -> None:
     tune_allocator()
-    rows: dict[str, list[dict[str, float]]] = {
-        "full method": [],
-        "cross-entropy, equal epochs": [],
-        "cross-entropy, equal time": [],
-    }
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ROWS}
     for seed in SEEDS:
         full = measure(f"full-{seed}", [f"train.seed={seed}"])
         plain = measure(f"plain-epochs-{seed}", [f"train.seed={seed}", *PLAIN])
         epochs = max(1, round(plain["epochs"] * full["seconds"] / plain["seconds"]))
         longer = measure(f"plain-time-{seed}", [f"train.seed={seed}", *PLAIN, f"train.epochs={epochs}"])
-        for row, figures in zip(rows.values(), (full, plain, longer), strict=True):
-            row.append(figures)
-        write_json(RESULT, {"machine": machine(), "seeds": SEEDS, "draws": DRAWS, "plain": PLAIN, "rows": rows})
-    print(json.dumps(rows, indent=1))
-    for name, runs in rows.items():
-        cells = [
-            f"{mean:.1f} ±{width:.1f}"
-            for mean, width in (mean_and_interval([run[key] for run in runs]) for key in runs[0])
-        ]
-        print(f"| {name} | {' | '.join(cells)} |")
+        for name, figures in zip(ROWS, (full, plain, longer), strict=True):
+            rows[name].append(figures)
+    about = {"machine": machine(), "draws": DRAWS, "cross-entropy": PLAIN, "recipe": "glyphs", "rows": rows}
+    write_json(RESULTS / "glyphs-comparison.json", about)
+    write_text(RESULTS / "glyphs-comparison.md", table(rows))
+    figure(rows)
+    print(table(rows))
 
 
 if __name__ == "__main__":

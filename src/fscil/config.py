@@ -59,6 +59,7 @@ class MixingConfig:
     """Class augmentation: new classes made of pairs."""
 
     repeats: int = 4  # 0 turns it off
+    start: float = 0.0  # share of training after which it begins
     lam: Literal["uniform", "beta"] = "uniform"
 
 
@@ -116,7 +117,7 @@ class TestConfig:
 # Settings by the smallest and the largest value they may have; of a list, each item.
 _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, 0.5): ("views.hue",),
-    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "loss.margin_warmup", "train.momentum"),
+    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "mixing.start", "loss.margin_warmup", "train.momentum"),
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
         *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),

@@ -8,6 +8,7 @@ weights.safetensors      the trained backbone
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
 """
 
+import json
 import platform
 import sys
 import time
@@ -94,10 +95,6 @@ class Run:
         return self.folder / "config.toml"
 
     @property
-    def _checkpoint(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
-
-    @property
     def _metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
@@ -150,8 +147,6 @@ class Run:
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after this step, because it will be done, and logged, again."""
-        import json
-
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -98,18 +98,20 @@ class Trainer:
         # Of several classes, where the images are sorted by class: what a step costs may hang on that.
         order = np.random.default_rng(0).permutation(len(images))
 
-        def timed(count: int) -> float:
+        def timed(count: int, progress: float) -> float:
             began = time.perf_counter()
-            loss = self._loss(step, self._batch(images, order[:count], 0, 0.0))
+            loss = self._loss(step, self._batch(images, order[:count], 0, progress))
             loss.backward()  # type: ignore[no-untyped-call]
             loss.item()
             return time.perf_counter() - began
 
         whole = min(self.settings.batch, len(images))
         probe = min(whole, PROBE_IMAGES)
-        if timed(probe) < 1:  # also warms up; quick enough to time a step at its true size
+        if timed(probe, 0.0) < 1:  # also warms up; quick enough to time a step at its true size
             probe = whole
-        seconds = timed(probe) * whole / probe
+        seconds = (
+            (timed(probe, 0.0) + timed(probe, 1.0)) / 2 * whole / probe
+        )  # a late step may cost more than an early one
         network.load_state_dict(before)
         network.zero_grad(set_to_none=True)
         return seconds * self.settings.epochs * self.steps_per_epoch(images)

@@ -28,11 +28,11 @@ def alice(*assignments, blank=False):
 # The loss
 
 
-def batch_of(images, seed):
+def batch_of(images, seed, progress=0.0):
     pixels, sizes = images.batch(np.arange(len(images)))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.from_numpy(images.labels)
-    return Batch(torch.from_numpy(pixels), torch.from_numpy(sizes), labels, generator, 0.0)
+    return Batch(torch.from_numpy(pixels), torch.from_numpy(sizes), labels, generator, progress)
 
 
 def cosine(a, b):
@@ -91,6 +91,27 @@ def test_the_loss_of_a_step_is_the_papers(assignments, outputs):
     expected, inputs = literal_loss(network, batch_of(images, 7), method.config, 5)
     assert found.item() == pytest.approx(expected, rel=1e-4)
     assert inputs > len(images) or not method.config.mixing.repeats
+
+
+@pytest.mark.parametrize(("progress", "margin"), [(0.0, 0.0), (0.2, 0.2), (0.4, 0.4), (0.9, 0.4)])
+def test_the_margin_grows_in_the_warm_up(progress, margin):
+    images = part([4, 3, 2, 2, 1], 0)
+    growing, fixed = (
+        alice("mixing.repeats=0", "loss.margin_warmup=0.4"),
+        alice("mixing.repeats=0", f"loss.margin={margin}"),
+    )
+    found, expected = (method.step(method.network(5), 5)(batch_of(images, 7, progress)) for method in (growing, fixed))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("progress", "mixed"), [(0.0, False), (0.49, False), (0.5, True), (1.0, True)])
+def test_class_augmentation_begins_when_told(progress, mixed):
+    method, seen = alice("mixing.repeats=2", "mixing.start=0.5"), []
+    network = method.network(5)
+    network.backbone.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    images = part([4, 3, 2, 2, 1], 0)
+    method.step(network, 5)(batch_of(images, 7, progress))
+    assert (seen[0] > len(images)) == mixed
 
 
 def test_each_view_passes_on_its_own():

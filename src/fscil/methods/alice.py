@@ -78,7 +78,8 @@ class Alice:
             margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
             views = views_of_batch(batch.pixels, batch.sizes, batch.generator)
             views = normalise(views, self.preprocess.mean, self.preprocess.std)
-            views, labels = mix_classes(views, batch.labels, classes, mixing.repeats, mixing.lam, batch.generator)
+            repeats = mixing.repeats if batch.progress >= mixing.start else 0
+            views, labels = mix_classes(views, batch.labels, classes, repeats, mixing.lam, batch.generator)
             target = labels.to(views.device, non_blocking=True)
             losses = [
                 loss(network(view.contiguous(memory_format=torch.channels_last)).float(), target, scale, margin)
