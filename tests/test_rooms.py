@@ -14,6 +14,7 @@ SOURCE = Path(fscil.__file__).parent
 ROOMS = (
     "errors",
     "progress",
+    "interrupts",
     "config",
     "store",
     "runs",

@@ -84,7 +84,8 @@ def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
     if seconds > LONG and device.type == "cpu":
         lines.append(
             "That is long for a CPU. Shorter, and not comparable with the paper: --set model.width=16 "
-            "--set train.epochs=10 --set train.schedule=onecycle --set train.lr=0.1; in minutes: fscil demo"
+            "--set mixing.repeats=0 --set train.epochs=10 --set train.schedule=onecycle --set train.lr=0.1 "
+            "--set loss.scale=16 --set loss.margin_warmup=0.5; in minutes: fscil demo"
         )
     return "\n".join(lines)
 

@@ -5,8 +5,6 @@ checkpoint needs no random state, and why a run that was stopped goes on to the 
 """
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from torch import Generator, Tensor, nn
 from fscil.config import TrainConfig
 from fscil.data.images import Images
 from fscil.errors import StoreError, TrainingError
+from fscil.interrupts import stop_requests
 from fscil.progress import Bar
 from fscil.runs import Run
 
@@ -142,7 +141,7 @@ class Trainer:
         began = saved - self.seconds
         with (
             _tensorboard(self.run, first) as board,
-            _stop_requests() as stop,
+            stop_requests() as stop,
             Bar("training", total, first, self.quiet) as bar,
         ):
             for number, batch in self._batches(images, first, total):
@@ -315,29 +314,6 @@ class _Meter:
         speed = self._images / max(time.monotonic() - self._began, 1e-9)
         self._reset()
         return mean, speed
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event, so that a step is never cut in half; a second one interrupts at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    watched = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.getsignal(number) for number in watched}
-
-    def ask(number: int, frame: Any) -> None:
-        asked.set()
-        signal.signal(number, signal.default_int_handler)
-
-    for number in watched:
-        signal.signal(number, ask)
-    try:
-        yield asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

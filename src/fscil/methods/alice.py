@@ -76,16 +76,18 @@ class Alice:
 
         def step(batch: Batch) -> Tensor:
             margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
+            labels = batch.labels
             views = views_of_batch(batch.pixels, batch.sizes, batch.generator)
             views = normalise(views, self.preprocess.mean, self.preprocess.std)
-            repeats = mixing.repeats if batch.progress >= mixing.start else 0
-            views, labels = mix_classes(views, batch.labels, classes, repeats, mixing.lam, batch.generator)
+            mixed = mixing.repeats > 0 and batch.progress >= mixing.start
+            if mixed:
+                views, labels = mix_classes(views, labels, classes, mixing.repeats, mixing.lam, batch.generator)
             target = labels.to(views.device, non_blocking=True)
-            losses = [
-                loss(network(view.contiguous(memory_format=torch.channels_last)).float(), target, scale, margin)
-                for view in views
+            outputs = total_classes(classes) if mixed else classes
+            scores = [
+                network(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views
             ]
-            return torch.stack(losses).mean()
+            return torch.stack([loss(each, target, scale, margin) for each in scores]).mean()
 
         return step
 
