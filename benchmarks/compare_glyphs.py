@@ -84,7 +84,7 @@ def figure(rows: dict[str, list[dict[str, Any]]]) -> None:
         axis.set(title=f"glyphs, 8-step 5-way {shots}-shot", xlabel="session", xticks=range(len(average)))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("accuracy in %\nlines: average, bars: harmonic")
-    axes[1].legend(frameon=False)
+    plot.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     plt.rcParams["svg.hashsalt"] = "fscil"
     with replacing(RESULTS / "glyphs-sessions.svg") as file:
         plot.savefig(file, format="svg", metadata={"Date": None})
