@@ -1,6 +1,6 @@
 """A picture of the embedded data set: six test images of every third class.
 
-    python benchmarks/glyph_samples.py
+python benchmarks/glyph_samples.py
 """
 
 from pathlib import Path

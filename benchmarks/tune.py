@@ -33,7 +33,7 @@ def without_test_data(dataset: Dataset, classes: tuple[int, ...], share: float =
         members = random.permutation(np.flatnonzero(train.labels == label))
         held_out[members[: round(share * count)]] = True
     names = tuple(dataset.class_names[label] for label in classes)
-    return Dataset(f"{dataset.name}-validation", train.select(~held_out), train.select(held_out), names)
+    return Dataset(train.select(~held_out), train.select(held_out), names, f"{dataset.name}-validation")
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def part(counts, first_seed):
 
 def tiny_dataset(classes=12, train=6, test=3):
     counts = [train] * classes
-    return Dataset("tiny", part(counts, 0), part([test] * classes, 10_000), NAMES[:classes])
+    return Dataset(part(counts, 0), part([test] * classes, 10_000), NAMES[:classes], "tiny")
 
 
 def write_images(root, train=6, test=3, names=NAMES, split=True):

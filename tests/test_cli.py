@@ -226,7 +226,7 @@ def test_demo(capsys, monkeypatch, tmp_path):
     pixels = np.stack([picture(label, seed) for label in range(100) for seed in range(6)])
     labels = np.repeat(np.arange(100), 6)
     everything = Images.of(ArrayPixels(pixels), labels)
-    few = Dataset("glyphs", everything, everything, tuple(map(str, range(100))))
+    few = Dataset(everything, everything, tuple(map(str, range(100))), "glyphs")
     small = config.load_recipe(
         "glyphs", ["train.epochs=1", f"views.size={SIZE}", "model.width=1", "model.projection=4", "mixing.repeats=0"]
     )

@@ -7,6 +7,7 @@ import os
 import shutil
 import statistics
 import sys
+from dataclasses import replace
 from unicodedata import normalize
 
 import numpy as np
@@ -190,8 +191,7 @@ def test_predictions_follow_from_the_files(run, images):
             if place < 6:
                 prototypes.append(means[name] if session == 0 else nearest[name])
             else:
-                label = sorted(NAMES).index(name)
-                ranks = np.random.default_rng([0, label]).permutation(6)[:2]
+                ranks = np.random.default_rng([0, place]).permutation(6)[:2]
                 prototypes.append((train[name][ranks[0]] + train[name][ranks[1]]) / 2)
         expected = []
         for name in sorted(ORDER[:known]):  # the order of the files
@@ -219,11 +219,13 @@ def test_the_published_draw_is_the_default_of_benchmarks():
 
 
 def test_all_prototypes(run, images):
+    before = run.config()
     results = experiments.evaluate(run, images, CPU, prototypes="all", quiet=True)
     assert results["prototypes"] == "all"
     check_against_predictions(run, results)
     assert all(step["alternatives"] == {} for walk in results["walks"] for step in walk["sessions"])
-    assert Run.open(run.folder).config() == CONFIG, "the run's own recipe is not touched"
+    assert Run.open(run.folder).config() == before, "the run's own recipe is not touched"
+    assert before == replace(CONFIG, protocol=replace(CONFIG.protocol, sessions=2)), "but for what the data settled"
 
 
 def test_balanced_session_0_stands_beside(evaluated):
@@ -309,7 +311,7 @@ def test_a_class_without_test_images_is_found_before_training(tmp_path):
 
 def test_check_counts_base_and_new_classes():
     counts = [1, 0, 4, 4]
-    dataset = Dataset("tiny", part(counts, 0), part([1] * 4, 100), NAMES[:4])
+    dataset = Dataset(part(counts, 0), part([1] * 4, 100), NAMES[:4], "tiny")
     experiments.check(dataset, Protocol(1, 1, 2, order=(0, 2, 3)), (4, 1))
     with pytest.raises(ProtocolError, match=r'\(first: "bee" has 0, needed are 1\)'):
         experiments.check(dataset, Protocol(2, 1, 2), (4,))
@@ -340,7 +342,7 @@ def test_training_never_reads_a_test_image(tmp_path, monkeypatch):
 
     dataset = tiny_dataset()
     secret = Images(Secret(dataset.test.pixels.array), dataset.test.labels, dataset.test.rows)
-    closed = Dataset("folder", dataset.train, secret, dataset.class_names)
+    closed = Dataset(dataset.train, secret, dataset.class_names, "folder")
     monkeypatch.setattr(experiments, "load_data", lambda config, root, quiet: closed)
     run = train(small_config("train.selection=validation", "train.validation_share=0.3"), tmp_path / "run", None)
     assert run.finished
@@ -453,3 +455,25 @@ def test_images_smaller_than_the_view_are_enlarged(tmp_path):
     config = small_config("protocol.base_classes=2", "train.epochs=1", f"views.size={2 * SIZE}")
     run = train(config, tmp_path / "run", root)
     assert len(experiments.evaluate(run, root, CPU, quiet=True)["walks"][0]["sessions"]) == 2
+
+
+def test_classes_that_come_later_change_no_earlier_run(tmp_path):
+    root = write_images(tmp_path / "photos", names=tuple("bcdefg"))
+    run = train(
+        small_config("protocol.base_classes=none", "protocol.order=[]", "train.epochs=1"), tmp_path / "run", root
+    )
+    assert run.config().protocol.order == tuple("bcdefg")
+    before = experiments.evaluate(run, root, CPU, quiet=True)
+    write_images(root, names=("a",))
+    after = experiments.evaluate(run, root, CPU, quiet=True)
+    assert after["walks"] == before["walks"]
+    assert after["protocol"] == before["protocol"]
+
+
+def test_confusion_is_summed_over_draws_and_leaves_nothing_stale(run, images):
+    experiments.evaluate(run, images, CPU, shots=(2, 1), quiet=True)
+    one = np.loadtxt(run.folder / "confusion-1-shot.csv", delimiter=",", skiprows=1, usecols=range(1, 11))
+    experiments.evaluate(run, images, CPU, shots=(1,), draws=3, quiet=True)
+    three = np.loadtxt(run.folder / "confusion-1-shot.csv", delimiter=",", skiprows=1, usecols=range(1, 11))
+    assert three.sum() == 3 * one.sum()
+    assert sorted(path.name for path in run.folder.glob("confusion-*")) == ["confusion-1-shot.csv"]

@@ -147,7 +147,7 @@ def test_all_ways_start_from_the_same_state(dataset):
 def test_a_class_without_a_test_image_is_named():
     counts = [3] * 12
     counts[9] = counts[4] = 0
-    dataset = Dataset("tiny", part([6] * 12, 0), part(counts, 10_000), NAMES)
+    dataset = Dataset(part([6] * 12, 0), part(counts, 10_000), NAMES, "tiny")
     with pytest.raises(DataError, match=r"tiny: 1 classes have no test image \(first: 鹿\)"):
         sessions.test_images(dataset, PROTOCOL, 0)
     with pytest.raises(DataError, match=r"2 classes have no test image"):

@@ -560,3 +560,31 @@ def test_tensorboard_has_every_line(run):
     found = [(event.step, event.value) for event in events.Scalars("loss")]
     assert found == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in run.metrics()]
     assert len(found) == EPOCHS
+
+
+def test_other_images_are_not_taken_for_the_same(run):
+    with pytest.raises(KeyboardInterrupt):
+        Training(run=run).fit(lambda call: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(StoreError, match="not those this run began with"):
+        Training(run=run).fit(images=BASE.select(np.arange(25)))
+
+
+def test_a_step_without_memory_is_named():
+    def step(batch):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+
+    with pytest.raises(TrainingError, match=r"smaller train\.batch"):
+        Trainer(small_config().train, CPU, quiet=True).fit(nn.Linear(1, 1), part([4, 4], 0), step)
+
+
+def test_tensorboard_has_every_line_of_a_resumed_run(run):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with pytest.raises(KeyboardInterrupt):
+        Training(run=run).fit(lambda call: os.kill(os.getpid(), signal.SIGINT) if call == 3 else None)
+    Training(run=run).fit()
+    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [
+        line["step"] for line in run.metrics() if "loss" in line
+    ]

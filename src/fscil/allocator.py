@@ -16,12 +16,9 @@ def tune_allocator() -> bool:
         return False
     try:
         libc = ctypes.CDLL("libc.so.6")
-        largest = 2**31 - 1
-        set_all = [
-            libc.mallopt(_M_MMAP_THRESHOLD, largest),
-            libc.mallopt(_M_TRIM_THRESHOLD, largest),
-            libc.mallopt(_M_TOP_PAD, 256 * 2**20),
-        ]
+        # Older versions take no more than 32 MiB here, and the rest does harm where this is refused.
+        if not any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in (2**31 - 1, 32 * 2**20)):
+            return False
+        return bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and libc.mallopt(_M_TOP_PAD, 256 * 2**20))
     except (OSError, AttributeError):
         return False
-    return all(set_all)

@@ -118,7 +118,11 @@ def _resumed(config: "Config", folder: Path) -> "Run":
 
     run = Run.open(folder)
     asked, there = flatten(config), flatten(run.config())
-    differing = [key for key in asked if asked[key] != there[key]]
+    free = ["about", "train.checkpoint_minutes"]  # these change no result
+    free += [key for key in ("protocol.base_classes", "protocol.sessions", "protocol.order") if not asked[key]]
+    if asked["protocol.sessions"] is None:  # settled by the data when the run began, and way with it
+        free.append("protocol.way")
+    differing = [key for key in asked if asked[key] != there[key] and key not in free]
     if differing:
         key = differing[0]
         raise ConfigError(

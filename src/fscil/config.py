@@ -165,6 +165,8 @@ class Config:
         narrowest, widest = self.views.ratio
         if not 0 < narrowest <= widest:
             raise ConfigError(f"views.ratio = [{narrowest}, {widest}]: must be 0 < low <= high.")
+        if self.loss.kind == "sphereface" and self.loss.margin_warmup:
+            raise ConfigError("sphereface multiplies the angle: a margin that grows from 0 makes no sense for it.")
         if self.loss.kind == "sphereface" and self.loss.margin < 1:
             raise ConfigError("sphereface multiplies the angle: its loss.margin must be at least 1, for instance 2.")
         if self.model.head == "linear" and self.loss.kind != "softmax":

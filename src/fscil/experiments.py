@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
 
+import numpy as np
 import torch
 
 from fscil import data
@@ -50,6 +51,25 @@ def protocol_of(config: Config, dataset: Dataset) -> Protocol:
     return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, wanted.shots[0], order or None)
 
 
+def settled(config: Config, dataset: Dataset, protocol: Protocol) -> Config:
+    """The recipe with its sessions spelt out, so that a folder that gains classes later changes no earlier run."""
+    names = tuple(dataset.class_names[label] for label in protocol.seen(protocol.sessions))
+    if dataset.benchmark or any(not _is_unicode(name) for name in names):  # these folders cannot be named in TOML
+        names = ()
+    chosen = replace(
+        config.protocol,
+        base_classes=protocol.base_classes,
+        way=protocol.way,
+        sessions=protocol.sessions,
+        order=config.protocol.order or names,
+    )
+    return replace(config, protocol=chosen)
+
+
+def _is_unicode(name: str) -> bool:
+    return name == name.encode(errors="replace").decode()
+
+
 def check(dataset: Dataset, protocol: Protocol, shots: Sequence[int]) -> None:
     """Find what would stop a session before any training, not after it: a class with too few images."""
     test_images(dataset, protocol, protocol.sessions)
@@ -74,7 +94,7 @@ def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
     mixing = f", {config.mixing.repeats} mixtures each" if config.mixing.repeats else ""
     lines = [
         f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
-        f"sessions of {protocol.way} classes",
+        f"sessions of {protocol.way} classes{_left_out(dataset, protocol)}",
         f"{config.model.backbone}: {parameter_count(method.backbone):,} parameters in the backbone, "
         f"{parameter_count(network) - parameter_count(method.backbone):,} in the heads",
         f"{config.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {config.train.batch} images, "
@@ -82,12 +102,26 @@ def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
         f"time on this machine ({device.type}, {torch.get_num_threads()} threads): about {clock(seconds)}",
     ]
     if seconds > LONG and device.type == "cpu":
-        lines.append(
-            "That is long for a CPU. Shorter, and not comparable with the paper: --set model.width=16 "
-            "--set mixing.repeats=0 --set train.epochs=10 --set train.schedule=onecycle --set train.lr=0.1 "
-            "--set loss.scale=16 --set loss.margin_warmup=0.5; in minutes: fscil demo"
-        )
+        lines.append(f"That is long for a CPU. Shorter, and not comparable with the paper: {_shorter(config)}")
+        lines.append("In minutes: fscil demo")
     return "\n".join(lines)
+
+
+def _shorter(config: Config) -> str:
+    """Settings that bring a training from days to hours."""
+    if config.model.init == "pretrained":
+        wanted = "train.epochs=4 train.batch=64 train.schedule=onecycle data.resize=128 views.size=112"
+    else:
+        wanted = (
+            "model.backbone=resnet18 model.width=16 mixing.repeats=0 train.epochs=10 train.schedule=onecycle "
+            "train.lr=0.1 loss.scale=16 loss.margin_warmup=0.5"
+        )
+    return " ".join(f"--set {setting}" for setting in wanted.split())
+
+
+def _left_out(dataset: Dataset, protocol: Protocol) -> str:
+    count = len(dataset.class_names) - protocol.classes
+    return f" ({count} classes of the data are in no session)" if count else ""
 
 
 def train(
@@ -101,6 +135,7 @@ def train(
             dataset = load_data(config, root, quiet)
             protocol = protocol_of(config, dataset)
             check(dataset, protocol, config.protocol.shots)
+            run.settle(settled(config, dataset, protocol))
             say(plan(method, dataset, protocol))
         except FscilError:
             run.discard_unbegun()
@@ -203,18 +238,20 @@ def _record(walk: Walk) -> dict[str, Any]:
 
 
 def _save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) -> None:
-    """Every prediction behind the table, and the last session's confusion matrix of each number of shots."""
+    """Every prediction behind the table, and per number of shots the last session's confusion over all draws."""
     tensors = {}
     for walk in walks:
         for result in walk.sessions:
             tensors[f"{walk.shots}-shot.draw-{walk.draw}.session-{result.session}"] = torch.from_numpy(result.predicted)
             tensors[f"target.session-{result.session}"] = torch.from_numpy(result.target)
     save_tensors(folder / "predictions.safetensors", tensors, {"classes": list(names)})
-    for walk in {walk.shots: walk for walk in reversed(walks)}.values():
-        last = walk.sessions[-1]
-        matrix = confusion_matrix(last.predicted, last.target, last.classes)
+    for stale in folder.glob("confusion-*-shot.csv"):
+        stale.unlink()
+    for shots in dict.fromkeys(walk.shots for walk in walks):
+        last = [walk.sessions[-1] for walk in walks if walk.shots == shots]
+        matrix = sum(confusion_matrix(result.predicted, result.target, result.classes) for result in last)
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(["true \\ predicted", *names])
-        writer.writerows([name, *row] for name, row in zip(names, matrix.tolist(), strict=True))
-        write_text(folder / f"confusion-{walk.shots}-shot.csv", text.getvalue())
+        writer.writerows([name, *row] for name, row in zip(names, np.asarray(matrix).tolist(), strict=True))
+        write_text(folder / f"confusion-{shots}-shot.csv", text.getvalue())

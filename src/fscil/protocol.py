@@ -27,11 +27,11 @@ def published_draw(n: int, shots: int) -> list[int]:
     return [int(rank) for rank in np.random.RandomState(1).permutation(n)[:shots]]
 
 
-def seeded_draw(n: int, shots: int, seed: int, label: int) -> list[int]:
-    """Ranks of a class's samples under a seed; each class has its own stream, and fewer shots are a prefix of more."""
+def seeded_draw(n: int, shots: int, seed: int, place: int) -> list[int]:
+    """Ranks of a class's samples under a seed; each place by arrival has its own stream; fewer shots are a prefix."""
     if not 0 <= shots <= n:
         raise ProtocolError(f"cannot draw {shots} of {n} images.")
-    return [int(rank) for rank in np.random.default_rng([seed, label]).permutation(n)[:shots]]
+    return [int(rank) for rank in np.random.default_rng([seed, place]).permutation(n)[:shots]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Protocol:
                 raise ProtocolError(f"base class {empty[0]} has no training image. Add some or leave the class out.")
             return np.flatnonzero(np.isin(labels, self.seen(0)))
         drawn = []
-        for label in self.new(session):
+        new = self.new(session)
+        for place, label in enumerate(new, len(self.seen(session)) - len(new)):
             members = np.flatnonzero(labels == label)
             if len(members) < self.shots:
                 raise ProtocolError(
@@ -106,7 +107,7 @@ class Protocol:
             if draw == "published":
                 ranks = published_draw(len(members), self.shots)
             else:
-                ranks = seeded_draw(len(members), self.shots, draw, label)
+                ranks = seeded_draw(len(members), self.shots, draw, place)
             drawn.append(members[ranks])
         return np.concatenate(drawn)
 
@@ -132,6 +133,8 @@ def fit_protocol(
 ) -> Protocol:
     """A protocol for this many classes; None is chosen: 60% base classes, as many sessions as there is room for."""
     base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
+    if sessions is None and base < classes:
+        way = min(way, classes - base)  # a few classes still make one session
     room = max(0, classes - base) // max(1, way)
     count = room if sessions is None else sessions
     if base > classes or count > room:

@@ -68,7 +68,7 @@ def _table(results: Mapping[str, Any], shots: int) -> Table:
     data = DATA_NAMES.get(results["data"], results["data"])
     title = f"{data}, {protocol['sessions']}-step {protocol['way']}-way {shots}-shot"
     header = ["", *map(str, range(protocol["sessions"] + 1)), "PD"]
-    return Table(title, header, groups, _notes(results, walks, paper is not None))
+    return Table(title, header, groups, _notes(results, walks))
 
 
 def _own_row(walks: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
@@ -86,7 +86,7 @@ def _cell(values: Sequence[float | None]) -> str:
     return f"{mean:.1f}" if interval is None else f"{mean:.1f} ±{interval:.1f}"
 
 
-def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]], compared: bool) -> list[str]:
+def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]]) -> list[str]:
     training, draws = results["training"], [walk["draw"] for walk in walks]
     seconds = f", {training['seconds']:.0f} s" if training.get("seconds") else ""
     drawn = f"draw: {draws[0]}" if len(draws) == 1 else f"mean and 95% interval over {len(draws)} seeded draws"
@@ -98,7 +98,7 @@ def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]], compa
     if results["prototypes"] == "balanced":
         beside = ", ".join(f"{100 * value:.1f} ({name})" for name, value in first["alternatives"].items())
         notes.append(f"Session 0 uses all base data, as the paper does. With balanced prototypes: {beside}")
-    if compared and results["departures"]:
+    if results["departures"]:
         listed = ", ".join(f"{key} = {here} ({there})" for key, (here, there) in results["departures"].items())
         notes.append(f"Not comparable with the paper: this run departs from its recipe (in brackets) in {listed}")
     return notes

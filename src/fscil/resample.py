@@ -58,7 +58,7 @@ def crop_resize(
     left, top, right, bottom = boxes.unbind(1)
     rows = axis_weights(top, bottom, sizes[:, 0], size, height, interpolation)
     columns = axis_weights(left, right, sizes[:, 1], size, width, interpolation)
-    image = pixels.transpose(1, 2).float().reshape(count, width, height * channels)
+    image = pixels.transpose(1, 2).reshape(count, width, height * channels).float()
     with torch.autocast(pixels.device.type, enabled=False):  # half precision would blur the pixels' own 8 bits
         image = torch.bmm(columns, image).view(count, size, height, channels)  # (n, x, H, 3)
         image = image.transpose(1, 2).reshape(count, height, size * channels)

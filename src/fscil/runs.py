@@ -1,9 +1,10 @@
 """A run folder: the resolved recipe, metrics, checkpoint, weights and results of one training run.
 
 config.toml              the resolved recipe; `fscil train RUN/config.toml` repeats the run
-run.json                 where the data was, when and with what it was made, how far it got
+run.json                 where the data was, when and with what it was made, whether training is finished
 metrics.jsonl            loss, rate and speed as training went
 checkpoint.safetensors   only while training is unfinished: all that is needed to go on to the same bits
+best.safetensors         likewise, where the result is chosen by validation
 weights.safetensors      the trained backbone
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
 """
@@ -108,6 +109,10 @@ class Run:
 
     def note(self, **more: Any) -> None:
         write_json(self._about, {**self.about(), **more})
+
+    def settle(self, config: Config) -> None:
+        """Replace the recipe by one in which nothing is left to be worked out from the data again."""
+        write_text(self._config, to_toml(config))
 
     def config(self) -> Config:
         return load_recipe(self._config)

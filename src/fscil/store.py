@@ -1,4 +1,4 @@
-"""The only place that writes: files that appear whole or not at all, tensors with a checksum, run folders.
+"""How results are written: files that appear whole or not at all, and tensors with a checksum.
 
 A file is written under a temporary name, flushed to the disk, then put in place, so that a crash, a full disk or Ctrl-C
 leaves the old one untouched. Tensors are safetensors, everything else is JSON or plain text; nothing is pickled.

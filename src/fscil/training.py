@@ -4,6 +4,7 @@ A step's randomness depends on the seed and the step's number alone, and so does
 checkpoint needs no random state, and why a run that was stopped goes on to the same bits as one that was not.
 """
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -86,9 +87,23 @@ class Trainer:
         return max(1, len(images) // self.settings.batch)
 
     def _loss(self, step: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-        half = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        half = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return step(batch)
+
+    def _backward(self, step: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+        """The loss of a batch, its gradients added to the network's."""
+        try:
+            loss = self._loss(step, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU only the text tells
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise TrainingError(
+                    f"no memory left for a step of {len(batch.labels)} images. Use a smaller train.batch "
+                    f"(now {self.settings.batch}), or smaller images (views.size)."
+                ) from error
+            raise
+        return loss
 
     def estimate(self, network: nn.Module, images: Images, step: Callable[[Batch], Tensor]) -> float:
         """Seconds the whole training will take here, from timing a step or two; the network is left as it was."""
@@ -99,9 +114,7 @@ class Trainer:
 
         def timed(count: int, progress: float) -> float:
             began = time.perf_counter()
-            loss = self._loss(step, self._batch(images, order[:count], 0, progress))
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()
+            self._backward(step, self._batch(images, order[:count], 0, progress)).item()
             return time.perf_counter() - began
 
         whole = min(self.settings.batch, len(images))
@@ -134,7 +147,8 @@ class Trainer:
             weight_decay=settings.weight_decay,
             nesterov=settings.nesterov and settings.momentum > 0,
         )
-        first = self._resume(network, optimizer)
+        source = _fingerprint(images)
+        first = self._resume(network, optimizer, source)
         best = self._load_best() if validate else None
         total = settings.epochs * per_epoch
         meter, saved, note = _Meter(self.device), time.monotonic(), ""
@@ -148,8 +162,7 @@ class Trainer:
                 rate = learning_rate(settings, number, per_epoch)
                 optimizer.param_groups[0]["lr"] = rate
                 optimizer.zero_grad(set_to_none=True)
-                loss = self._loss(step, batch)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss = self._backward(step, batch)
                 optimizer.step()
                 meter.add(loss, len(batch.labels))
 
@@ -174,7 +187,7 @@ class Trainer:
                     if best is None or score > best.score:
                         best = self._save_best(network, score, done)
                 if save_now and self.run:
-                    self._checkpoint(self.run, network, optimizer, done)
+                    self._checkpoint(self.run, network, optimizer, done, source)
                     saved = time.monotonic()
                 if stopping:
                     raise KeyboardInterrupt
@@ -226,15 +239,17 @@ class Trainer:
             f"Start anew with a lower train.lr."
         )
 
-    def _checkpoint(self, run: Run, network: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    def _checkpoint(
+        self, run: Run, network: nn.Module, optimizer: torch.optim.Optimizer, step: int, source: str
+    ) -> None:
         tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
         for name, parameter in network.named_parameters():
             momentum = optimizer.state[parameter].get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
-        run.save("checkpoint", tensors, {"step": step, "seconds": self.seconds})
+        run.save("checkpoint", tensors, {"step": step, "seconds": self.seconds, "images": source})
 
-    def _resume(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    def _resume(self, network: nn.Module, optimizer: torch.optim.Optimizer, source: str) -> int:
         """Put a checkpoint's state back, if there is one; returns the number of steps already done."""
         if not self.run:
             return 0
@@ -243,6 +258,11 @@ class Trainer:
             self.run.rewind(0)
             return 0
         tensors, about = found
+        if about.get("images", source) != source:
+            raise StoreError(
+                f"{self.run.folder}: the training images are not those this run began with. Restore them, or start "
+                f"anew with another --out."
+            )
         state = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
         load_state(network, state, f"the checkpoint in {self.run.folder}")
         for name, parameter in network.named_parameters():
@@ -281,6 +301,12 @@ def load_state(network: nn.Module, state: dict[str, Tensor], source: str) -> Non
             f"{shapes[1]} here). Use the model settings it was made with."
         )
     network.load_state_dict(state)
+
+
+def _fingerprint(images: Images) -> str:
+    """Changes with the number, the names, the order and the labels of the images."""
+    names = "\n".join(images.name(position) for position in range(len(images)))
+    return hashlib.sha256(names.encode(errors="surrogateescape") + images.labels.tobytes()).hexdigest()
 
 
 def _all_finite(network: nn.Module) -> bool:
@@ -326,5 +352,5 @@ def _tensorboard(run: Run | None, first: int) -> Iterator[Any]:
     if run is None:
         yield None
         return
-    with SummaryWriter(str(run.folder / "tensorboard"), purge_step=first) as board:
+    with SummaryWriter(str(run.folder / "tensorboard"), purge_step=first + 1) as board:
         yield board

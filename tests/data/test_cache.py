@@ -24,7 +24,7 @@ def source(tmp_path, picture):
         picture(tmp_path / "source" / f"{number}.png", 5 + number % 5, 9, seed=number)
     pixels = FilePixels(tmp_path / "source", [f"{number}.png" for number in range(10)])
     images = Images.of(pixels, [0, 1] * 5)
-    return Dataset("pets", images.select([7, 1, 2, 9, 0, 3]), images.select([4, 8, 6, 5]), ("cat", "dog"))
+    return Dataset(images.select([7, 1, 2, 9, 0, 3]), images.select([4, 8, 6, 5]), ("cat", "dog"), "pets")
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_batches_of_any_sizes(tmp_path_factory, sizes, data):
     for number, array in enumerate(arrays):
         Image.fromarray(array).save(root / f"{number}.png")
     images = Images.of(FilePixels(root, [f"{number}.png" for number in range(len(sizes))]), [0] * len(sizes))
-    dataset = Dataset("any", images, images.select([]), ("one",))
+    dataset = Dataset(images, images.select([]), ("one",), "any")
     prepared = prepare(dataset, Resize(), root / "cache", quiet=True)
     positions = np.array(data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=20)))
     padded, found = prepared.train.batch(positions)
@@ -251,7 +251,7 @@ def test_a_file_that_is_gone_is_named(source, folder):
 
 def test_arrays_of_the_right_size_stay_as_they_are(folder):
     images = Images.of(ArrayPixels(np.zeros((4, 6, 8, 3), np.uint8)), [0, 1, 0, 1])
-    dataset = Dataset("arrays", images, images.select([]), ("a", "b"))
+    dataset = Dataset(images, images.select([]), ("a", "b"), "arrays")
     for resize in (Resize(), Resize(6), Resize((6, 8))):
         prepared = prepare(dataset, resize, folder)
         assert prepared.train.pixels is images.pixels
@@ -262,7 +262,7 @@ def test_arrays_of_the_right_size_stay_as_they_are(folder):
 def test_arrays_of_another_size_are_resized_once(folder):
     array = np.random.default_rng(0).integers(0, 256, (5, 6, 8, 3), np.uint8)
     images = Images.of(ArrayPixels(array, "tile"), range(5))
-    dataset = Dataset("arrays", images.select([3, 1]), images.select([4]), tuple("abcde"))
+    dataset = Dataset(images.select([3, 1]), images.select([4]), tuple("abcde"), "arrays")
     wanted = [np.asarray(Image.fromarray(image).resize((4, 3), Image.Resampling.BILINEAR)) for image in array]
     prepared = prepare(dataset, Resize(3), folder, quiet=True)
     np.testing.assert_array_equal(prepared.train.batch(np.arange(2))[0], [wanted[3], wanted[1]])
@@ -298,7 +298,7 @@ def test_an_interruption_leaves_nothing_half_done(folder):
     store = Interrupted()
     images = Images.of(store, [0] * 1000)
     with pytest.raises(KeyboardInterrupt):
-        prepare(Dataset("slow", images, images.select([]), ("a",)), Resize(4), folder, quiet=True)
+        prepare(Dataset(images, images.select([]), ("a",), "slow"), Resize(4), folder, quiet=True)
     assert 1500 <= store.reads < 1900
     assert list(folder.iterdir()) == []
 
@@ -326,7 +326,7 @@ def test_pixels_are_never_all_in_memory(tmp_path, folder, picture):
     for number in range(4):
         picture(tmp_path / f"{number}.png", 16, 16, seed=number)
     images = Images.of(FilePixels(tmp_path, paths), [0] * 800)
-    dataset = Dataset("many", images, images.select([]), ("a",))
+    dataset = Dataset(images, images.select([]), ("a",), "many")
     tracemalloc.start()
     prepare(dataset, Resize((128, 128)), folder, quiet=True)
     _, peak = tracemalloc.get_traced_memory()

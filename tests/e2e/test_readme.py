@@ -234,9 +234,9 @@ def test_the_small_data_sets_are_what_they_claim(place, kind):
 
 
 def test_train_evaluate_and_resume_run_shortened(place):
-    train = ["fscil", "train", "folder", "--data", "small/photos", "--out", "runs/photos"]
+    train = ["fscil", "train", "folder", "--data", "small/photos", "--out", "runs/pictures"]
     small = ["--set", "model.backbone=resnet18", "--set", "model.init=scratch"]
     run_command([*train, *small])
     run_command([*train, *small, "--resume"])
-    run_command(["fscil", "evaluate", "runs/photos", "--draws", "2"])
-    assert (place / "runs" / "photos" / "table.md").is_file()
+    run_command(["fscil", "evaluate", "runs/pictures", "--draws", "2"])
+    assert (place / "runs" / "pictures" / "table.md").is_file()

@@ -45,7 +45,7 @@ def load(root: Path) -> Dataset:
         else:
             continue
         train, test = (_images(part, arrays, path) for part in ("train", "test"))
-        return Dataset("cifar100", train, test, CLASS_NAMES, benchmark=True)
+        return Dataset(train, test, CLASS_NAMES, "cifar100", benchmark=True)
     raise DataError(
         f"cifar100: {root} holds neither {FOLDER}/train nor {ARCHIVE} nor {ARRAYS}. "
         f'Run "fscil data cifar100 --root {root} --download" to fetch it (161 MB).'

@@ -30,7 +30,7 @@ def load(root: Path) -> Dataset:
         )
     images = Images.of(FilePixels(home / "images", paths), labels - 1)
     names = _class_names(paths, labels, home)
-    return Dataset("cub200", images.select(trains != 0), images.select(trains == 0), names, benchmark=True)
+    return Dataset(images.select(trains != 0), images.select(trains == 0), names, "cub200", benchmark=True)
 
 
 def _column(path: Path, fetch: str) -> dict[str, str]:

@@ -39,10 +39,10 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
     row = {file: place for place, (file, _) in enumerate(entries)}
     images = Images.of(FilePixels(root, list(row)), [label for _, label in entries])
     return Dataset(
-        "folder",
         images.select([row[file] for name in names for file in train[name]]),
         images.select([row[file] for name in names for file in test.get(name, [])]),
         tuple(names),
+        "folder",
     )
 
 

@@ -210,8 +210,8 @@ class Images:
 class Dataset:
     """A train and a test part over the same classes."""
 
-    name: str
     train: Images
     test: Images
     class_names: tuple[str, ...]
+    name: str = "images"
     benchmark: bool = False  # published data: a test image that cannot be read stops the run

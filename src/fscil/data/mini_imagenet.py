@@ -50,10 +50,10 @@ def load(root: Path) -> Dataset:
     )
     trains = len(rows["train"])
     return Dataset(
-        "mini_imagenet",
         images.select(range(trains)),
         images.select(range(trains, len(images))),
         tuple(classes),
+        "mini_imagenet",
         benchmark=True,
     )
 

@@ -25,7 +25,8 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
         raise ConfigError(
             "this recipe starts from ImageNet weights, and fscil cannot ship those of ResNet. Either give a file with "
             "--set model.weights=resnet18.pth (torchvision's names, .pth or .safetensors), or use the network whose "
-            "weights come with the pretrained extra: --set model.backbone=efficientnet_lite0"
+            "weights come with the pretrained extra: --set model.backbone=efficientnet_lite0 (on a CPU also --set "
+            "train.batch=32: the recipe's 512 images of 224 pixels take some 90 GB)"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)

@@ -1,5 +1,6 @@
 """What training puts on top of a backbone: a projection, and a classifier that measures angles."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,4 +28,5 @@ class CosineHead(nn.Linear):
         super().__init__(in_features, classes, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(F.normalize(features), F.normalize(self.weight))
+        with torch.autocast(features.device.type, enabled=False):  # half precision is too coarse for a scaled cosine
+            return F.linear(F.normalize(features.float()), F.normalize(self.weight))
