@@ -101,7 +101,8 @@ def train(
     folder = out or Path("runs") / Path(recipe).stem
     run = _resumed(config, folder) if resume else _new_run(config, folder, data)
     settings = [word for item in set_ or [] for word in ("--set", item)]
-    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings])
+    where = [] if device == "auto" else ["--device", device]
+    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings, *where])
     _train(config, run, data, chosen, again, quiet)
     _say(f"Next: fscil evaluate {folder}")
 

@@ -12,13 +12,13 @@ from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import efficientnet_lite0
 from fscil.models.resnet import resnet18, resnet20
 from fscil.models.weights import load_weights
+from fscil.preprocess import STATISTICS
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation per channel, in 0..1
 
 TIMM = "timm:"
-IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 INPUT_STATISTICS: dict[str, Statistics] = {
-    "resnet18": IMAGENET,
+    "resnet18": STATISTICS["imagenet"],
     "efficientnet_lite0": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
 
