@@ -127,14 +127,15 @@ def to_terminal(table: Table) -> "Group":
     rows = [row for _, rows in table.groups for row in rows]
     label, *cells = zip(table.header, *rows, strict=True)
     widths = [max(len(part) for cell in column for part in cell.split()) for column in cells]
-    first = max(14, *map(len, label))
+    first = max(17, *map(len, label))
     grid = RichTable(box=SIMPLE_HEAD, show_edge=False, padding=0, width=first + sum(widths) + len(widths))
     grid.add_column(width=first)
     for name, width in zip(table.header[1:], widths, strict=True):
         grid.add_column(name, justify="right", width=width)
     for name, group in table.groups:
         grid.add_section()
-        grid.add_row(Text(name.partition(" (")[0], "italic"))
+        short = name.partition(" (")[0].removeprefix("class-wise ").removeprefix("accuracy on ")
+        grid.add_row(Text(short, "italic"))
         for row in group:
             grid.add_row(*(Text(cell.replace(" ±", "\n±")) for cell in row))
     return Group(Text(table.title, "bold"), grid, *map(Text, table.notes))
