@@ -156,6 +156,17 @@ class Run:
         write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
     @contextmanager
+    def board(self, done: int) -> Iterator[Any]:
+        """A writer for TensorBoard where that is installed; steps beyond `done` are about to be done again."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            yield None
+            return
+        with SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1) as board:
+            yield board
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """One writer at a time; the lock goes with the process, so a crash leaves none behind."""
         try:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ class Trainer:
         meter, saved, note = _Meter(self.device), time.monotonic(), ""
         began = saved - self.seconds
         with (
-            _tensorboard(self.run, first) as board,
+            self.run.board(first) if self.run else nullcontext() as board,
             stop_requests() as stop,
             Bar("training", total, first, self.quiet) as bar,
         ):
@@ -340,17 +340,3 @@ class _Meter:
         speed = self._images / max(time.monotonic() - self._began, 1e-9)
         self._reset()
         return mean, speed
-
-
-@contextmanager
-def _tensorboard(run: Run | None, first: int) -> Iterator[Any]:
-    """A writer into the run folder where TensorBoard is installed; steps from first on are about to be done again."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        run = None
-    if run is None:
-        yield None
-        return
-    with SummaryWriter(str(run.folder / "tensorboard"), purge_step=first + 1) as board:
-        yield board
