@@ -23,7 +23,7 @@ lint: .venv/test.stamp
 	touch $@
 
 .venv/test.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[dev,pretrained,tensorboard]'
+	$(PIP) -e '.[dev,pretrained,serve,export,heic,tensorboard]'
 	touch $@ .venv/demo.stamp
 
 clean:
