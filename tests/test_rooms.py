@@ -23,6 +23,7 @@ ROOMS = (
     "protocol",
     "data",
     "photos",
+    "words",
     "resample",
     "preprocess",
     "augment",

@@ -14,6 +14,7 @@ from fscil.config import TrainConfig
 from fscil.data.images import ArrayPixels, Images
 from fscil.errors import StoreError, TrainingError
 from fscil.methods import Alice
+from fscil.methods.pretraining import validation_split
 from fscil.runs import Run
 from fscil.training import Trainer, learning_rate, pick_device
 from helpers import SIZE, part, small_config
@@ -463,7 +464,7 @@ def test_validation_selects_by_held_out_base_images():
         return Alice(settings, Trainer(settings.train, CPU, quiet=True))
 
     chosen = method_after(4, "validation")
-    train, held_out = chosen._validation_split(BASE)
+    train, held_out = validation_split(chosen.config, BASE)
     assert sorted([*train.rows, *held_out.rows]) == list(range(len(BASE)))
     assert held_out.counts == {0: 3, 1: 3, 2: 2, 3: 2}  # 40% of 7, 7, 6, 6
     chosen.train_backbone(BASE)

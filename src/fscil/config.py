@@ -23,6 +23,7 @@ class DataConfig:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     statistics: Literal["auto", "cifar10", "imagenet"] = "auto"  # auto: the pretrained network's own, else cifar10
     test_share: float = 0.2  # held out per class where a folder has no test part
+    word_vectors: str = ""  # file with a vector per class name, for the methods that use what names mean
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,16 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class IncrementalConfig:
+    """How the compared systems that go on training learn a session; ALICE does not train then."""
+
+    epochs: int = 100
+    batch: int = 128
+    lr: float = 0.1
+    exemplars: int = 5  # images kept per class, by the systems that keep any
+
+
+@dataclass(frozen=True)
 class TestConfig:
     """How test images and prototypes are made."""
 
@@ -121,11 +132,11 @@ _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
         *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),
-        *("train.weight_decay", "train.seed", "train.checkpoint_minutes"),
+        *("train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.epochs", "incremental.lr"),
     ),
     (1, math.inf): (
         *("data.resize", "protocol.base_classes", "protocol.way", "protocol.shots", "views.count", "views.size"),
-        *("model.width", "test.resize"),
+        *("model.width", "test.resize", "incremental.batch", "incremental.exemplars"),
     ),
     (2, math.inf): ("train.batch",),
 }
@@ -136,6 +147,7 @@ class Config:
     """Everything that decides a result, apart from the images themselves."""
 
     about: str = ""
+    method: str = "alice"  # see fscil.methods
     data: DataConfig = field(default_factory=DataConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     views: ViewsConfig = field(default_factory=ViewsConfig)
@@ -143,6 +155,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    incremental: IncrementalConfig = field(default_factory=IncrementalConfig)
     test: TestConfig = field(default_factory=TestConfig)
 
     def __post_init__(self) -> None:
@@ -302,7 +315,7 @@ def load_recipe(name: str | Path, assignments: Sequence[str] = ()) -> Config:
 
 def to_toml(config: Config) -> str:
     """Text that load_recipe reads back to the same Config."""
-    lines = [f"about = {_toml(config.about)}"]
+    lines = [f"about = {_toml(config.about)}", f"method = {_toml(config.method)}"]
     for section, content in asdict(config).items():
         if isinstance(content, dict):
             lines += ["", f"[{section}]"]

@@ -6,6 +6,7 @@ metrics.jsonl            loss, rate and speed as training went
 checkpoint.safetensors   only while training is unfinished: all that is needed to go on to the same bits
 best.safetensors         likewise, where the result is chosen by validation
 weights.safetensors      the trained backbone
+head.safetensors         its classifier, where that stood on the features themselves and not on a projection
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
 """
 
@@ -103,6 +104,10 @@ class Run:
     def weights(self) -> Path:
         return self.folder / "weights.safetensors"
 
+    @property
+    def head(self) -> Path:
+        return self.folder / "head.safetensors"
+
     def about(self) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self._about)
         return found
@@ -127,8 +132,12 @@ class Run:
             for path in (self._about, self._config, self.folder / LOCK):
                 path.unlink(missing_ok=True)
 
-    def finish(self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
+    def finish(
+        self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any], head: Mapping[str, "Tensor"] | None = None
+    ) -> None:
         """Weights first, then the word that they are there; the checkpoint is no longer needed."""
+        if head is not None:
+            save_tensors(self.head, head)
         save_tensors(self.weights, weights, about)
         self.note(finished=True)
         for leftover in ("checkpoint", "best"):

@@ -22,7 +22,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 def alice(*assignments, blank=False):
     config = small_config(*assignments)
-    return Alice(config, Trainer(config.train, CPU, quiet=True), blank)
+    return Alice(config, Trainer(config.train, CPU, quiet=True), blank=blank)
 
 
 # The loss

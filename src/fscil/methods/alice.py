@@ -7,45 +7,24 @@ thrown away, the backbone is frozen, and a class is the mean of a few features.
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fscil.augment import mix_classes, total_classes
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError
 from fscil.features import FeatureExtractor
 from fscil.gallery import balanced_means, class_means, cosine_scores
-from fscil.losses import LOSSES
 from fscil.methods.base import Memory
-from fscil.methods.parts import backbone_of, preprocess_of, views_of
-from fscil.models import Backbone, CosineHead, Projection
-from fscil.preprocess import normalise
+from fscil.methods.parts import backbone_of, preprocess_of
+from fscil.methods.pretraining import BaseNetwork, base_network, base_step, pretrain
 from fscil.training import Batch, Trainer, load_state
-
-
-class AngularNetwork(nn.Module):
-    """Backbone, projection and classifier as they are trained together."""
-
-    def __init__(self, backbone: Backbone, config: Config, outputs: int) -> None:
-        super().__init__()
-        hidden = config.model.projection
-        self.backbone = backbone
-        self.projection = Projection(backbone.feature_dim, hidden, hidden) if hidden else nn.Identity()
-        head = CosineHead if config.model.head == "cosine" else nn.Linear
-        self.head = head(hidden or backbone.feature_dim, outputs)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(n, 3, h, w) -> (n, outputs)"""
-        scores: Tensor = self.head(self.projection(self.backbone(images)))
-        return scores
 
 
 class Alice:
     """Per base class it keeps the all-data mean and, for each k in shots, the mean of the k nearest to it."""
 
-    def __init__(self, config: Config, trainer: Trainer, blank: bool = False) -> None:
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = (), blank: bool = False) -> None:
         """blank: leave out the recipe's initial weights, because trained ones will be loaded."""
         self.config, self.trainer = config, trainer
         self.preprocess = preprocess_of(config)
@@ -60,62 +39,21 @@ class Alice:
         self.train_backbone(base)
         self.describe_base(base, shots)
 
-    # Base training: angular penalty, class augmentation, two views.
+    @staticmethod
+    def base_recipe(config: Config) -> Config:
+        """Angular penalty, class augmentation, two views and a projection are what a recipe asks for as it stands."""
+        return config
 
-    def network(self, classes: int) -> AngularNetwork:
-        """The network to train on this many base classes; with class augmentation, each pair has an output too."""
-        outputs = total_classes(classes) if self.config.mixing.repeats else classes
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.train.seed)
-            return AngularNetwork(self.backbone, self.config, outputs).to(self.trainer.device)
+    def network(self, classes: int) -> BaseNetwork:
+        return base_network(self.config, self.trainer, self.backbone, classes)
 
-    def step(self, network: AngularNetwork, classes: int) -> Callable[[Batch], Tensor]:
-        """The loss of one batch: the mean over its views, each of which passes the network on its own."""
-        views_of_batch, mixing, loss = views_of(self.config), self.config.mixing, LOSSES[self.config.loss.kind]
-        scale, full_margin, warmup = self.config.loss.scale, self.config.loss.margin, self.config.loss.margin_warmup
-
-        def step(batch: Batch) -> Tensor:
-            margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
-            labels = batch.labels
-            views = views_of_batch(batch.pixels, batch.sizes, batch.generator)
-            views = normalise(views, self.preprocess.mean, self.preprocess.std)
-            mixed = mixing.repeats > 0 and batch.progress >= mixing.start
-            if mixed:
-                views, labels = mix_classes(views, labels, classes, mixing.repeats, mixing.lam, batch.generator)
-            target = labels.to(views.device, non_blocking=True)
-            outputs = total_classes(classes) if mixed else classes
-            scores = [
-                network(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views
-            ]
-            return torch.stack([loss(each, target, scale, margin) for each in scores]).mean()
-
-        return step
+    def step(self, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
+        return base_step(self.config, network, classes)
 
     def train_backbone(self, base: Images) -> None:
-        classes = len(base.counts)
-        network = self.network(classes)
-        train, held_out = self._validation_split(base)
-        validate = (lambda: self._validation_accuracy(train, held_out)) if held_out else None
-        self.trainer.fit(network, train, self.step(network, classes), validate)
+        """Projection and classifier are thrown away with the network that is returned."""
+        pretrain(self.config, self.trainer, self.backbone, base)
         self.features.forget()
-
-    def _validation_split(self, base: Images) -> tuple[Images, Images | None]:
-        """A share of each base class, held out where the recipe chooses the result by validation."""
-        if self.config.train.selection == "last":
-            return base, None
-        chosen = np.zeros(len(base), bool)
-        random = np.random.default_rng(self.config.train.seed)
-        for label, count in base.counts.items():
-            members = random.permutation(np.flatnonzero(base.labels == label))
-            chosen[members[: min(count - 1, max(1, round(count * self.config.train.validation_share)))]] = True
-        return base.select(~chosen), base.select(chosen)
-
-    def _validation_accuracy(self, train: Images, held_out: Images) -> float:
-        """Of the nearest class mean, which is what the features are for."""
-        self.features.forget()
-        means = class_means(self.features(train), torch.from_numpy(train.labels), len(train.counts))
-        nearest = cosine_scores(self.features(held_out), means).argmax(1)
-        return float((nearest == torch.from_numpy(held_out.labels)).float().mean())
 
     # Balanced testing: every class is the mean of as many features.
 

@@ -6,7 +6,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fscil.config import Config
 from fscil.data.images import Images
+from fscil.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,15 @@ class Memory:
 
 class Method(Protocol):
     """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there."""
+
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
+        """class_names: of all classes, by arrival, for methods that use what names mean."""
+        ...
+
+    @staticmethod
+    def base_recipe(config: Config) -> Config:
+        """The recipe of the network this method starts from; methods whose recipes agree share one."""
+        ...
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """Learn the base classes; `shots` are the numbers of images per class that later sessions may bring."""

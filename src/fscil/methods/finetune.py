@@ -1,0 +1,55 @@
+"""Ft-CNN: the network trained on, with cross-entropy on the new session's images only. What forgetting looks like."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from fscil.config import Config
+from fscil.data.images import Images
+from fscil.methods.base import Memory
+from fscil.methods.finetuning import descend, new_outputs
+from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.pretraining import plain_recipe
+from fscil.training import Trainer
+
+
+class FineTune:
+    """Keeps nothing of the past but the network."""
+
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
+        self.config, self.trainer = config, trainer
+        self.network = Learner(self.base_recipe(config), trainer)
+
+    @staticmethod
+    def base_recipe(config: Config) -> Config:
+        return plain_recipe(config, "linear")
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        self.network.fit_base(base)
+
+    def learn(self, new: Images) -> None:
+        first = self.network.head.out_features
+        check_numbers(new, first)
+        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+
+        def loss(views: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(self.network(views), labels)
+
+        descend(self.network.parameters(), new, loss, self.config, self.trainer, "finetune", seed=first)
+        self.network.settle()
+
+    def scores(self, images: Images) -> Tensor:
+        return self.network.scores(images)
+
+    def alternatives(self, images: Images) -> dict[str, Tensor]:
+        return {}
+
+    def memory(self) -> Memory:
+        return Memory()
+
+    def state(self) -> dict[str, Tensor]:
+        return self.network.state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state(state)

@@ -1,0 +1,73 @@
+"""Training on a session's few images, as the systems before ALICE do it: the network goes on learning.
+
+Common to them in the comparison of Tao et al. (CVPR 2020): Nesterov SGD, weight decay 5e-4, some hundred epochs on a
+batch of all the new images. BatchNorm keeps the statistics of the base classes: five images have none to offer.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fscil.config import Config
+from fscil.data.images import Images
+from fscil.interrupts import stop_requests
+from fscil.methods.parts import preprocess_of, views_of
+from fscil.preprocess import normalise
+from fscil.progress import Bar
+from fscil.training import Trainer
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
+
+
+def descend(
+    parameters: Iterable[nn.Parameter],
+    images: Images,
+    loss: Loss,
+    config: Config,
+    trainer: Trainer,
+    what: str,
+    seed: int,
+    epochs: int | None = None,
+    lr: float | None = None,
+) -> None:
+    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session."""
+    settings = config.incremental
+    epochs = settings.epochs if epochs is None else epochs
+    first_rate = settings.lr if lr is None else lr
+    views = views_of(replace(config, views=replace(config.views, count=1)))
+    preprocess = preprocess_of(config)
+    optimizer = torch.optim.SGD(list(parameters), first_rate, 0.9, weight_decay=5e-4, nesterov=True)
+    random = np.random.default_rng([config.train.seed, seed])
+    generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+    with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
+        for epoch in range(epochs):
+            optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+            order = random.permutation(len(images))
+            for start in range(0, len(order), settings.batch):
+                chosen = order[start : start + settings.batch]
+                pixels, sizes = images.batch(chosen)
+                view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
+                view = normalise(view, preprocess.mean, preprocess.std).contiguous(memory_format=torch.channels_last)
+                optimizer.zero_grad(set_to_none=True)
+                value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
+                value.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if stop.is_set():
+                    raise KeyboardInterrupt
+            bar.advance(1)
+
+
+def new_outputs(head: nn.Linear, count: int, seed: int) -> nn.Linear:
+    """The head with this many outputs more, drawn from N(0, 0.001), those there were as they are."""
+    generator = torch.Generator().manual_seed(seed)
+    grown = type(head)(head.in_features, head.out_features + count).to(head.weight.device)
+    with torch.no_grad():
+        small = torch.randn(count, head.in_features, generator=generator) * 0.001
+        grown.weight.copy_(torch.cat([head.weight, small.to(head.weight.device)]))
+        if head.bias is not None:
+            grown.bias.copy_(torch.cat([head.bias, head.bias.new_zeros(count)]))
+    return grown
