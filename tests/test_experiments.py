@@ -22,6 +22,7 @@ from fscil.data.images import ArrayPixels, Dataset, Images
 from fscil.errors import ConfigError, DataError, ProtocolError, StoreError
 from fscil.methods import Alice
 from fscil.models import build_backbone
+from fscil.openset import SCORES
 from fscil.protocol import Protocol, published_draw
 from fscil.report import MEASURES, tables
 from fscil.runs import Run
@@ -240,6 +241,22 @@ def test_balanced_session_0_stands_beside(evaluated):
     assert results["walks"][1]["sessions"][0] == first
 
 
+def test_unknown_images_are_judged_when_asked_for(run, images, evaluated):
+    results = experiments.evaluate(run, images, CPU, quiet=True, openset=True)
+    assert json.loads((run.folder / "results.json").read_text(encoding="utf-8")) == results
+    for with_, without in zip(results["walks"], evaluated[1]["walks"], strict=True):
+        found = [step.pop("openset", None) for step in with_["sessions"]]
+        assert with_ == without
+        assert found[-1] is None, "after the last session no class is unknown"
+        assert len(found) == 3
+        for step in found[:-1]:
+            assert step.keys() == SCORES.keys()
+            for figures in step.values():
+                assert figures.keys() == {"auroc", "fpr95", "oscr"}
+                assert all(0 <= value <= 1 for value in figures.values())
+                assert figures["oscr"] <= figures["auroc"]
+
+
 def test_a_number_of_shots_counts_once(run, images):
     results = experiments.evaluate(run, images, CPU, shots=(1, 2, 1), quiet=True)
     assert [walk["shots"] for walk in results["walks"]] == [1, 2]
@@ -358,6 +375,11 @@ def test_training_never_reads_a_test_image(tmp_path, monkeypatch):
 # The plan
 
 
+def plan_of(method, dataset, protocol):
+    network = method.network(protocol.base_classes)
+    return experiments.plan(method.config, method.trainer, network, dataset, protocol)
+
+
 def method_for(*assignments):
     config = small_config(*assignments)
     return Alice(config, Trainer(config.train, CPU, quiet=True))
@@ -368,7 +390,7 @@ def test_the_plan_says_what_will_be_done(monkeypatch):
     dataset, protocol = tiny_dataset(), Protocol(6, 2, 3)
     heads = 16 * 8 + 8 * 8 + 2 * 8 + (6 + 15) * 8
     monkeypatch.setattr(Trainer, "estimate", lambda *arguments: 75.0)
-    lines = experiments.plan(method, dataset, protocol).splitlines()
+    lines = plan_of(method, dataset, protocol).splitlines()
     assert lines[0] == "tiny: 6 base classes with 36 images, then 3 sessions of 2 classes"
     assert lines[1].endswith(f"parameters in the backbone, {heads} in the heads")
     assert lines[2] == "2 epochs of 4 steps: 8 images, 2 views, 2 mixtures each"
@@ -379,7 +401,7 @@ def test_the_plan_says_what_will_be_done(monkeypatch):
 
 def test_days_on_a_cpu_come_with_advice(monkeypatch):
     monkeypatch.setattr(Trainer, "estimate", lambda *arguments: 5 * 86400.0)
-    text = experiments.plan(method_for(), tiny_dataset(), Protocol(6, 2, 3))
+    text = plan_of(method_for(), tiny_dataset(), Protocol(6, 2, 3))
     assert "about 5.0 days" in text
     assert "--set model.width=16" in text
     assert "fscil demo" in text
@@ -388,7 +410,7 @@ def test_days_on_a_cpu_come_with_advice(monkeypatch):
 def test_the_plan_changes_nothing():
     method = method_for()
     before = {name: value.clone() for name, value in method.backbone.state_dict().items()}
-    experiments.plan(method, tiny_dataset(), Protocol(6, 2, 3))
+    plan_of(method, tiny_dataset(), Protocol(6, 2, 3))
     assert all(torch.equal(before[name], value) for name, value in method.backbone.state_dict().items())
 
 

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,10 +9,13 @@ from sklearn import metrics as sklearn_metrics
 
 from fscil.metrics import (
     accuracy,
+    auroc,
     class_mean_accuracy,
     confusion_matrix,
+    fpr_at_tpr,
     harmonic_accuracy,
     mean_and_interval,
+    oscr,
     performance_drop,
     session_scores,
 )
@@ -131,3 +136,54 @@ def test_interval_is_students(values):
 
 def test_one_value_has_no_interval():
     assert mean_and_interval([61.5]) == (61.5, None)
+
+
+# Known against unknown. Few different values, so that ties are common.
+SCORES = st.lists(st.integers(-3, 3).map(lambda value: value / 4), min_size=1, max_size=40).map(np.array)
+
+
+@given(SCORES, SCORES)
+def test_auroc_is_scikit_learns(known, unknown):
+    is_known = np.repeat([1, 0], [len(known), len(unknown)])
+    expected = sklearn_metrics.roc_auc_score(is_known, np.concatenate([known, unknown]))
+    assert auroc(known, unknown) == pytest.approx(expected, abs=1e-12)
+
+
+@given(SCORES, SCORES, st.sampled_from([0.05, 0.5, 0.8, 0.95, 1.0]))
+def test_fpr_at_tpr_is_the_first_point_of_scikit_learns_curve_that_reaches_it(known, unknown, tpr):
+    is_known = np.repeat([1, 0], [len(known), len(unknown)])
+    scores = np.concatenate([known, unknown])
+    false_positive, true_positive, _ = sklearn_metrics.roc_curve(is_known, scores, drop_intermediate=False)
+    expected = false_positive[np.argmax(true_positive >= tpr - 1e-12)]
+    assert fpr_at_tpr(known, unknown, tpr) == pytest.approx(expected, abs=1e-12)
+
+
+def test_fpr_at_tpr_counts_knowns_exactly():
+    """0.95 * 20 is 19.000000000000004 to a computer, and 19 of 20 are enough."""
+    assert fpr_at_tpr(np.arange(20), np.array([0.5])) == 0
+    assert fpr_at_tpr(np.arange(20), np.array([1.0])) == 1  # equal to the threshold is accepted
+
+
+@given(SCORES, SCORES, st.randoms(use_true_random=False))
+def test_oscr_is_the_area_under_the_curve_drawn_threshold_by_threshold(known, unknown, random):
+    correct = np.array([random.random() < 0.6 for _ in known])
+    points = [(0.0, 0.0)]
+    for threshold in sorted({*known, *unknown}, reverse=True):
+        points.append((np.mean(unknown >= threshold), np.mean(correct & (known >= threshold))))
+    area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(points))
+    assert oscr(known, correct, unknown) == pytest.approx(area, abs=1e-12)
+    assert oscr(known, correct, unknown) <= min(auroc(known, unknown), correct.mean()) + 1e-12
+
+
+def test_open_set_figures_at_their_ends():
+    high, low = np.array([2.0, 3.0]), np.array([0.0, 1.0, 1.5])
+    assert (auroc(high, low), fpr_at_tpr(high, low), oscr(high, np.array([True, False]), low)) == (1, 0, 0.5)
+    assert (auroc(low, high), fpr_at_tpr(low, high), oscr(low, np.array([True] * 3), high)) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("judge", [auroc, fpr_at_tpr])
+def test_open_set_figures_need_both_kinds_of_image(judge):
+    with pytest.raises(ValueError, match="got 0 and 2"):
+        judge(np.empty(0), np.ones(2))
+    with pytest.raises(ValueError, match="got 2 and 0"):
+        judge(np.ones(2), np.empty(0))

@@ -36,6 +36,8 @@ ROOMS = (
     "methods",
     "sessions",
     "experiments",
+    "grid",
+    "studies",
     "report",
     "classifier",
     "sklearn",

@@ -14,10 +14,13 @@ import torch
 from fscil import data
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import Dataset, Resize
+from fscil.data.images import Images
 from fscil.errors import ConfigError, FscilError, ProtocolError, StoreError
-from fscil.methods import Alice
+from fscil.methods import METHODS, Alice, Method
+from fscil.methods.parts import backbone_of, preprocess_of
+from fscil.methods.pretraining import BaseNetwork, base_network, base_step, pretrain
 from fscil.metrics import confusion_matrix, performance_drop
-from fscil.models import parameter_count
+from fscil.models import Backbone, parameter_count
 from fscil.progress import clock
 from fscil.protocol import Draw, Protocol, fit_protocol
 from fscil.runs import Run, machine
@@ -85,18 +88,16 @@ def check(dataset: Dataset, protocol: Protocol, shots: Sequence[int]) -> None:
         )
 
 
-def plan(method: Alice, dataset: Dataset, protocol: Protocol) -> str:
+def plan(config: Config, trainer: Trainer, network: BaseNetwork, dataset: Dataset, protocol: Protocol) -> str:
     """What training will do and how long that takes on this machine."""
-    config, base = method.config, base_images(dataset, protocol)
-    network, classes = method.network(protocol.base_classes), protocol.base_classes
-    trainer, device = method.trainer, method.trainer.device
-    seconds = trainer.estimate(network, base, method.step(network, classes))
+    base, device = base_images(dataset, protocol), trainer.device
+    seconds = trainer.estimate(network, base, base_step(config, network, protocol.base_classes))
     mixing = f", {config.mixing.repeats} mixtures each" if config.mixing.repeats else ""
     lines = [
         f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
         f"sessions of {protocol.way} classes{_left_out(dataset, protocol)}",
-        f"{config.model.backbone}: {parameter_count(method.backbone):,} parameters in the backbone, "
-        f"{parameter_count(network) - parameter_count(method.backbone):,} in the heads",
+        f"{config.model.backbone}: {parameter_count(network.backbone):,} parameters in the backbone, "
+        f"{parameter_count(network) - parameter_count(network.backbone):,} in the heads",
         f"{config.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {config.train.batch} images, "
         f"{config.views.count} views{mixing}",
         f"time on this machine ({device.type}, {torch.get_num_threads()} threads): about {clock(seconds)}",
@@ -128,31 +129,47 @@ def train(
     config: Config, run: Run, root: Path | None, device: torch.device, say: Callable[[str], None], quiet: bool
 ) -> None:
     """Base training into a run folder, from its checkpoint where it has one."""
+    recipe = method_class(config).base_recipe(config)
     with run.locked():
         try:
-            trainer = Trainer(config.train, device, run, quiet)
-            method = Alice(config, trainer)
+            trainer = Trainer(recipe.train, device, run, quiet)
+            backbone = backbone_of(recipe).to(device)
             dataset = load_data(config, root, quiet)
             protocol = protocol_of(config, dataset)
             check(dataset, protocol, config.protocol.shots)
             run.settle(settled(config, dataset, protocol))
-            say(plan(method, dataset, protocol))
+            network = base_network(recipe, trainer, backbone, protocol.base_classes)
+            say(plan(recipe, trainer, network, dataset, protocol))
         except FscilError:
             run.discard_unbegun()
             raise
-        method.train_backbone(base_images(dataset, protocol))
-        run.note(seconds=round(trainer.seconds, 1))
-        run.finish(
-            method.backbone.state_dict(), {"backbone": config.model.backbone, "preprocess": method.preprocess.to_dict()}
+        train_base(recipe, trainer, backbone, run, base_images(dataset, protocol))
+
+
+def train_base(recipe: Config, trainer: Trainer, backbone: Backbone, run: Run, base: Images) -> None:
+    """The network a method starts from, into the run folder; a classifier on a projection goes with the projection."""
+    network = pretrain(recipe, trainer, backbone, base)
+    run.note(seconds=round(trainer.seconds, 1))
+    about = {"backbone": recipe.model.backbone, "preprocess": preprocess_of(recipe).to_dict()}
+    run.finish(backbone.state_dict(), about, None if recipe.model.projection else network.head.state_dict())
+
+
+def method_class(config: Config) -> type[Method]:
+    if config.method not in METHODS:
+        raise ConfigError(f"method = {config.method}: no such method. Known are {', '.join(METHODS)}.")
+    return METHODS[config.method]
+
+
+def check_finished(run: Run) -> None:
+    if not run.finished:
+        raise StoreError(
+            f"{run.folder}: training is not finished. Continue it with: fscil train … --out {run.folder} --resume"
         )
 
 
 def trained_method(run: Run, config: Config, device: torch.device, quiet: bool) -> Alice:
     """The method of a finished run, ready to describe the base classes."""
-    if not run.finished:
-        raise StoreError(
-            f"{run.folder}: training is not finished. Continue it with: fscil train … --out {run.folder} --resume"
-        )
+    check_finished(run)
     weights, _ = load_tensors(run.weights)
     method = Alice(config, Trainer(config.train, device, quiet=quiet), blank=True)
     method.load_backbone(weights, str(run.weights))
@@ -167,41 +184,62 @@ def evaluate(
     draws: int = 0,
     prototypes: Literal["balanced", "all"] | None = None,
     quiet: bool = False,
+    openset: bool = False,
 ) -> dict[str, Any]:
-    """All sessions for each number of shots, under the recipe's draw or `draws` seeded ones; returns the results."""
+    """All sessions for each number of shots, under the recipe's draw or `draws` seeded ones; returns the results.
+
+    openset: also how well the classes seen so far are told from those of later sessions.
+    """
     config = run.config()
     if prototypes:
         config = replace(config, test=replace(config.test, prototypes=prototypes))
     shots = tuple(dict.fromkeys(shots or config.protocol.shots))
     with run.locked():
-        method = trained_method(run, config, device, quiet)
+        check_finished(run)
         dataset = load_data(config, root, quiet)
         protocol = protocol_of(config, dataset)
         check(dataset, protocol, shots)
-        method.describe_base(base_images(dataset, protocol), shots)
+        names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]
+        trainer = Trainer(config.train, device, run, quiet)
+        method = method_class(config)(config, trainer, names)
+        method.fit_base(base_images(dataset, protocol), shots)
         chosen: list[Draw] = list(range(draws)) if draws else [config.protocol.draw]
-        walks = list(walk_all(method, dataset, protocol, shots, chosen))
-        results = {
-            "schema": 1,
-            "data": config.data.name,
-            "images": {"base training": len(base_images(dataset, protocol)), "test": len(dataset.test)},
-            "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
-            "method": "alice",
-            "prototypes": config.test.prototypes,
-            "backbone": config.model.backbone,
-            "parameters": parameter_count(method.backbone),
-            "training": {
-                "epochs": config.train.epochs,
-                "seed": config.train.seed,
-                "seconds": run.about().get("seconds"),
-            },
-            "departures": departures(config),
-            "machine": machine(),
-            "walks": [_record(walk) for walk in walks],
-        }
+        walks = list(walk_all(method, dataset, protocol, shots, chosen, openset))
+        results = {**summary(config, dataset, protocol, run), "walks": [record(walk) for walk in walks]}
         write_json(run.folder / "results.json", results)
-        _save_predictions(run.folder, walks, [dataset.class_names[label] for label in protocol.seen(protocol.sessions)])
+        save_predictions(run.folder, walks, names)
     return results
+
+
+def summary(config: Config, dataset: Dataset, protocol: Protocol, run: Run) -> dict[str, Any]:
+    """What a reader of figures must know of how they came about. run: where the base network was trained."""
+    base = len(base_images(dataset, protocol))
+    recipe = method_class(config).base_recipe(config)
+    return {
+        "schema": 1,
+        "data": config.data.name,
+        "images": {"base training": base, "test": len(dataset.test)},
+        "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
+        "method": config.method,
+        "prototypes": config.test.prototypes,
+        "backbone": config.model.backbone,
+        "parameters": parameter_count(backbone_of(config, blank=True)),
+        "training": {
+            "epochs": config.train.epochs,
+            "seed": config.train.seed,
+            "seconds": run.about().get("seconds"),
+            "images_seen": images_seen(recipe, base),
+        },
+        "departures": departures(config),
+        "machine": machine(),
+    }
+
+
+def images_seen(recipe: Config, base: int) -> int:
+    """How many images pass the network in base training: every view and every mixture counts."""
+    steps = recipe.train.epochs * max(1, base // recipe.train.batch)
+    mixtures = recipe.mixing.repeats * (1 - recipe.mixing.start)
+    return round(steps * min(recipe.train.batch, base) * recipe.views.count * (1 + mixtures))
 
 
 def departures(config: Config) -> dict[str, list[Any]]:
@@ -209,13 +247,22 @@ def departures(config: Config) -> dict[str, list[Any]]:
     if config.data.name not in ("cifar100", "mini_imagenet", "cub200"):
         return {}
     here, paper = flatten(config), flatten(load_recipe(config.data.name))
-    harmless = ["about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "data.test_share"]
+    harmless = [
+        "about",
+        "train.seed",
+        "train.checkpoint_minutes",
+        "protocol.shots",
+        "data.test_share",
+        "data.word_vectors",
+    ]
+    if config.method == "alice":
+        harmless += [key for key in here if key.startswith("incremental.")]
     if paper["model.init"] == "pretrained":
         harmless.append("model.weights")
     return {key: [here[key], paper[key]] for key in here if here[key] != paper[key] and key not in harmless}
 
 
-def _record(walk: Walk) -> dict[str, Any]:
+def record(walk: Walk) -> dict[str, Any]:
     sessions = [
         {
             "session": result.session,
@@ -223,6 +270,7 @@ def _record(walk: Walk) -> dict[str, Any]:
             "images": len(result.target),
             **asdict(result.scores),
             "alternatives": {name: scores.average for name, scores in result.alternatives.items()},
+            **({"openset": {name: asdict(found) for name, found in result.openset.items()}} if result.openset else {}),
         }
         for result in walk.sessions
     ]
@@ -237,7 +285,7 @@ def _record(walk: Walk) -> dict[str, Any]:
     }
 
 
-def _save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) -> None:
+def save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) -> None:
     """Every prediction behind the table, and per number of shots the last session's confusion over all draws."""
     tensors = {}
     for walk in walks:

@@ -3,6 +3,7 @@
 Accuracies are fractions. Class numbers are places by arrival, so the base classes are 0..base_classes-1.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[Any]
 
 
 def accuracy(predicted: Ints, target: Ints) -> float | None:
@@ -60,6 +62,48 @@ def session_scores(predicted: Ints, target: Ints, base_classes: int) -> Scores:
     novel = accuracy(predicted[~old], target[~old])
     harmonic = None if novel is None else harmonic_accuracy(base, novel)
     return Scores(average, base, novel, harmonic, class_mean)
+
+
+def auroc(known: Floats, unknown: Floats) -> float:
+    """Chance that a known image scores above an unknown one; equal scores count half. (n,) and (m,), high = known."""
+    return oscr(known, np.ones(len(known), bool), unknown)
+
+
+def oscr(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> float:
+    """Area under correct classification rate over false-positive rate (Dhamija et al., 2018). (n,), (n,) and (m,).
+
+    That is the chance that a known image is classified correctly and scores above an unknown one.
+    """
+    _need_both(known, unknown)
+    rising = np.sort(unknown)
+    below = np.searchsorted(rising, known, "left") + np.searchsorted(rising, known, "right")  # twice, ties count half
+    return float(below[correct].sum() / (2 * len(known) * len(unknown)))
+
+
+def fpr_at_tpr(known: Floats, unknown: Floats, tpr: float = 0.95) -> float:
+    """Share of unknown images accepted by the highest threshold that accepts at least this share of the known ones."""
+    _need_both(known, unknown)
+    wanted = max(1, math.ceil(tpr * len(known) - 1e-9))  # 0.95 * 20 must be 19 whatever the rounding
+    return float(np.mean(unknown >= np.sort(known)[-wanted]))
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """How well one score tells known images from unknown ones."""
+
+    auroc: float
+    fpr95: float
+    oscr: float
+
+
+def open_set(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> OpenSet:
+    """The three figures of one score. (n,), (n,) and (m,), high = known."""
+    return OpenSet(auroc(known, unknown), fpr_at_tpr(known, unknown), oscr(known, correct, unknown))
+
+
+def _need_both(known: Floats, unknown: Floats) -> None:
+    if not len(known) or not len(unknown):
+        raise ValueError(f"needs known and unknown images; got {len(known)} and {len(unknown)}")
 
 
 def performance_drop(averages: Sequence[float]) -> float:

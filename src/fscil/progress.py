@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -21,10 +23,25 @@ def clock(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+_title = ""  # of the work that the bars shown now are part of
+
+
+@contextmanager
+def titled(text: str) -> Iterator[None]:
+    """Bars made in this block begin with this text: "[3/20] cec, seed 0: training"."""
+    global _title
+    before, _title = _title, text
+    try:
+        yield
+    finally:
+        _title = before
+
+
 class Bar:
     """Counts towards a total; `note` is free text such as the loss."""
 
     def __init__(self, what: str, total: int, done: int = 0, quiet: bool = False) -> None:
+        what = _title + what
         self._what, self._total, self._first, self._done = what, max(total, 1), done, done
         self._note = ""
         self._began = self._said = time.monotonic()

@@ -18,6 +18,11 @@ MEASURES = {
     "novel": "accuracy on novel classes",
     "class_mean": "mean over classes",
 }
+OPEN_SET_MEASURES = {
+    "auroc": "AUROC (known against unknown)",
+    "fpr95": "FPR at 95% TPR (lower is better)",
+    "oscr": "OSCR (known and correctly classified against unknown)",
+}
 DATA_NAMES = {"cifar100": "CIFAR100", "mini_imagenet": "miniImageNet", "cub200": "CUB200"}
 
 
@@ -39,9 +44,11 @@ def paper_results() -> list[dict[str, Any]]:
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    """One table per number of shots."""
+    """One table per number of shots, and another one on unknown images where these were judged."""
     counts = dict.fromkeys(walk["shots"] for walk in results["walks"])
-    return [_table(results, shots) for shots in counts]
+    unknowns = "openset" in results["walks"][0]["sessions"][0]
+    makers = [_table, _open_set_table] if unknowns else [_table]
+    return [make(results, shots) for shots in counts for make in makers]
 
 
 def _table(results: Mapping[str, Any], shots: int) -> Table:
@@ -65,10 +72,28 @@ def _table(results: Mapping[str, Any], shots: int) -> Table:
         if paper and measure == "harmonic":
             rows.append(["ALICE, paper", "-", *(f"{value:.1f}" for value in paper["harmonic"]), "-"])
         groups.append((name, rows))
-    data = DATA_NAMES.get(results["data"], results["data"])
-    title = f"{data}, {protocol['sessions']}-step {protocol['way']}-way {shots}-shot"
     header = ["", *map(str, range(protocol["sessions"] + 1)), "PD"]
-    return Table(title, header, groups, _notes(results, walks))
+    return Table(_title(results, shots), header, groups, _notes(results, walks))
+
+
+def _title(results: Mapping[str, Any], shots: int) -> str:
+    data, protocol = DATA_NAMES.get(results["data"], results["data"]), results["protocol"]
+    return f"{data}, {protocol['sessions']}-step {protocol['way']}-way {shots}-shot"
+
+
+def _open_set_table(results: Mapping[str, Any], shots: int) -> Table:
+    walks = [walk for walk in results["walks"] if walk["shots"] == shots]
+    judged = range(results["protocol"]["sessions"])  # after the last session nothing is unknown
+    groups = []
+    for measure, name in OPEN_SET_MEASURES.items():
+        rows = []
+        for score in walks[0]["sessions"][0]["openset"]:
+            figures = [[walk["sessions"][session]["openset"][score][measure] for session in judged] for walk in walks]
+            means = [sum(row) / len(row) for row in figures]
+            rows.append([score, *map(_cell, zip(*figures, strict=True)), _cell(means)])
+        groups.append((name, rows))
+    note = "Unknown are the test images of the classes of later sessions"
+    return Table(f"{_title(results, shots)}: unknown images", ["", *map(str, judged), "mean"], groups, [note])
 
 
 def _own_row(walks: Sequence[Mapping[str, Any]], measure: str) -> list[str]:

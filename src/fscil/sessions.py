@@ -1,7 +1,7 @@
 """Walks a method through a protocol and judges it after every session."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fscil.data.images import Dataset, Images
 from fscil.errors import DataError
 from fscil.methods.base import Memory, Method
-from fscil.metrics import Scores, session_scores
+from fscil.metrics import OpenSet, Scores, open_set, session_scores
+from fscil.openset import SCORES, Evidence
 from fscil.protocol import Draw, Protocol
 
 
@@ -25,6 +26,7 @@ class SessionResult:
     scores: Scores
     alternatives: dict[str, Scores]  # other ways to score the same session
     memory: Memory
+    openset: dict[str, OpenSet] = field(default_factory=dict)  # by score; empty unless asked for
 
 
 def base_images(dataset: Dataset, protocol: Protocol) -> Images:
@@ -45,23 +47,48 @@ def test_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
     return images
 
 
-def walk(method: Method, dataset: Dataset, protocol: Protocol, draw: Draw = "published") -> Iterator[SessionResult]:
-    """Judge a method that has learned the base, then let it learn session after session and judge it after each."""
+def future_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
+    """All test images of the classes that come after this session: unknown so far. Labels as in the data."""
+    return dataset.test.of_classes(protocol.seen(protocol.sessions)[len(protocol.seen(session)) :])
+
+
+def walk(
+    method: Method,
+    dataset: Dataset,
+    protocol: Protocol,
+    draw: Draw = "published",
+    openset: bool = False,
+    judged: Container[int] | None = None,
+) -> Iterator[SessionResult]:
+    """Judge a method that has learned the base, then let it learn session after session and judge it after each.
+
+    judged: only after these sessions.
+    openset: judge too how it tells the classes seen so far from those of later sessions; the last session has none.
+    """
     for session in range(protocol.sessions + 1):
         if session:
             chosen = dataset.train.select(protocol.samples(dataset.train.labels, session, draw))
             method.learn(chosen.relabel(protocol.seen(session)))
-        yield _judge(method, test_images(dataset, protocol, session), protocol, session)
+        if judged is not None and session not in judged:
+            continue
+        future = future_images(dataset, protocol, session) if openset and session < protocol.sessions else None
+        yield _judge(method, test_images(dataset, protocol, session), future, protocol, session)
 
 
-def _judge(method: Method, test: Images, protocol: Protocol, session: int) -> SessionResult:
-    predicted = method.scores(test).argmax(1).numpy()
+def _judge(method: Method, test: Images, future: Images | None, protocol: Protocol, session: int) -> SessionResult:
+    nearness = method.scores(test)
+    predicted = nearness.argmax(1).numpy()
     others = {
         name: session_scores(scores.argmax(1).numpy(), test.labels, protocol.base_classes)
         for name, scores in method.alternatives(test).items()
     }
     scores = session_scores(predicted, test.labels, protocol.base_classes)
-    return SessionResult(session, len(protocol.seen(session)), predicted, test.labels, scores, others, method.memory())
+    unknowns: dict[str, OpenSet] = {}
+    if future is not None:
+        seen, unseen, correct = Evidence(nearness), Evidence(method.scores(future)), predicted == test.labels
+        unknowns = {name: open_set(s(seen).numpy(), correct, s(unseen).numpy()) for name, s in SCORES.items()}
+    classes = len(protocol.seen(session))
+    return SessionResult(session, classes, predicted, test.labels, scores, others, method.memory(), unknowns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +101,18 @@ class Walk:
 
 
 def walk_all(
-    method: Method, dataset: Dataset, protocol: Protocol, shots: Sequence[int], draws: Sequence[Draw]
+    method: Method,
+    dataset: Dataset,
+    protocol: Protocol,
+    shots: Sequence[int],
+    draws: Sequence[Draw],
+    openset: bool = False,
+    judged: Container[int] | None = None,
 ) -> Iterator[Walk]:
     """Every number of shots under every draw, each from the same state after the base session."""
     start: dict[str, Any] = method.state()
     for count in shots:
         for draw in draws:
             method.load_state(start)
-            yield Walk(count, draw, list(walk(method, dataset, protocol.with_shots(count), draw)))
+            yield Walk(count, draw, list(walk(method, dataset, protocol.with_shots(count), draw, openset, judged)))
     method.load_state(start)

@@ -28,7 +28,8 @@ class Alice:
         """blank: leave out the recipe's initial weights, because trained ones will be loaded."""
         self.config, self.trainer = config, trainer
         self.preprocess = preprocess_of(config)
-        self.backbone = backbone_of(config, blank).to(trainer.device)
+        finished = trainer.run is not None and trainer.run.finished
+        self.backbone = backbone_of(config, blank or finished).to(trainer.device)
         self.features = FeatureExtractor(self.backbone, self.preprocess, trainer.device, quiet=trainer.quiet)
         self._all = torch.empty(0, self.backbone.feature_dim)  # (base classes, d)
         self._nearest: dict[int, Tensor] = {}  # shots -> (base classes, d)

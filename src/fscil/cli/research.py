@@ -1,15 +1,15 @@
-"""The command line: each command parses, calls one function and prints. Nothing heavy is imported before its time."""
+"""The research commands: from a recipe to the paper's tables."""
 
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fscil.errors import ConfigError, DataError, FscilError, FscilWarning
+from fscil.cli.options import Device, Quiet, Settings, numbers, say
+from fscil.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
@@ -17,36 +17,13 @@ if TYPE_CHECKING:
     from fscil.config import Config
     from fscil.runs import Run
 
-app = typer.Typer(
-    help="Few-shot class-incremental image classification: train once on base classes, then learn new classes from one "
-    "to five images each. Start with: fscil demo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+commands = typer.Typer()
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder to write; default runs/RECIPE.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise ConfigError(f'--shots {text}: expected whole numbers with commas, for instance "5,1".')
-    return found
-
-
-@app.command()
+@commands.command()
 def recipes() -> None:
     """List the recipes that come with fscil, with what each is for."""
     from fscil.config import load_recipe, recipe_names
@@ -56,7 +33,7 @@ def recipes() -> None:
     print("\nRun one:  fscil train RECIPE --data DIR --out RUN [--set key=value …]")
 
 
-@app.command("data")
+@commands.command("data")
 def data_command(
     name: Annotated[str, typer.Argument(help="cifar100, mini_imagenet, cub200, folder or glyphs.")],
     root: Annotated[Path | None, typer.Option("--root", help="Where the data set is, or shall be.")] = None,
@@ -78,14 +55,12 @@ def data_command(
     print(describe(name, root))
 
 
-@app.command()
+@commands.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")],
     data: Data = None,
     out: Out = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")
-    ] = None,
+    set_: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -104,7 +79,7 @@ def train(
     where = [] if device == "auto" else ["--device", device]
     again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings, *where])
     _train(config, run, data, chosen, again, quiet)
-    _say(f"Next: fscil evaluate {folder}")
+    say(f"Next: fscil evaluate {folder}")
 
 
 def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
@@ -137,14 +112,14 @@ def _train(config: "Config", run: "Run", data: Path | None, device: "torch.devic
     from fscil import experiments
 
     if run.finished:
-        _say(f"{run.folder} is already trained.")
+        say(f"{run.folder} is already trained.")
         return
     try:
-        experiments.train(config, run, _root(run, data), device, _say, quiet)
+        experiments.train(config, run, _root(run, data), device, say, quiet)
     except KeyboardInterrupt:
-        _say(f"\nStopped; nothing is lost. Go on with: {again}")
+        say(f"\nStopped; nothing is lost. Go on with: {again}")
         raise
-    _say(f"Trained: {run.weights}")
+    say(f"Trained: {run.weights}")
 
 
 def _root(run: "Run", data: Path | None) -> Path | None:
@@ -153,13 +128,16 @@ def _root(run: "Run", data: Path | None) -> Path | None:
     return data or (Path(stored) if stored else None)
 
 
-@app.command()
+@commands.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder made by fscil train.")],
     data: Data = None,
     shots: Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")] = None,
     draws: Annotated[int, typer.Option(min=0, help="Average over this many seeded draws of the few images.")] = 0,
     prototypes: Annotated[str | None, typer.Option(help="balanced (the paper's) or all.")] = None,
+    openset: Annotated[
+        bool, typer.Option("--openset", help="Also judge how classes of later sessions are told as unknown.")
+    ] = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -170,8 +148,8 @@ def evaluate(
     from fscil.runs import Run
     from fscil.training import pick_device
 
-    counts = None if shots is None else _numbers(shots)
-    _evaluate(Run.open(run), data, counts, draws, prototypes, pick_device(device), quiet)
+    counts = None if shots is None else numbers(shots)
+    _evaluate(Run.open(run), data, counts, draws, prototypes, pick_device(device), quiet, openset)
 
 
 def _evaluate(
@@ -182,6 +160,7 @@ def _evaluate(
     prototypes: Any,
     device: "torch.device",
     quiet: bool,
+    openset: bool = False,
 ) -> None:
     from rich.console import Console
 
@@ -191,16 +170,16 @@ def _evaluate(
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
-    results = experiments.evaluate(run, _root(run, data), device, shots, draws, prototypes, quiet)
+    results = experiments.evaluate(run, _root(run, data), device, shots, draws, prototypes, quiet, openset)
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     for table in tables(results):
         console.print(to_terminal(table), crop=False)
         console.print()
     write_text(run.folder / "table.md", "\n".join(map(to_markdown, tables(results))))
-    _say(f"Written: {run.folder}/results.json, table.md, predictions.safetensors, confusion-*-shot.csv")
+    say(f"Written: {run.folder}/results.json, table.md, predictions.safetensors, confusion-*-shot.csv")
 
 
-@app.command()
+@commands.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Run folder.")] = Path("runs/demo"),
     device: Device = "auto",
@@ -211,36 +190,9 @@ def demo(
     from fscil.training import pick_device
 
     config, chosen = load_recipe("glyphs"), pick_device(device)
-    _say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")
+    say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")
     run = _resumed(config, out) if (out / "run.json").exists() else _new_run(config, out, None)
     _train(config, run, None, chosen, shlex.join(["fscil", "demo", "--out", str(out)]), quiet)
-    _say("")
+    say("")
     _evaluate(run, None, None, 0, None, chosen, quiet)
-    _say(f"\nAll files are in {out.resolve()}. Next: fscil recipes")
-
-
-def main() -> None:
-    """Entry point: a mistake of the user's gives one line, not a stack trace."""
-    from fscil.allocator import tune_allocator
-
-    tune_allocator()
-    warnings.showwarning = _show_warning
-    try:
-        app()
-    except FscilError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    if issubclass(category, FscilWarning):
-        print(f"warning: {message}", file=sys.stderr)
+    say(f"\nAll files are in {out.resolve()}. Next: fscil recipes")

@@ -1,0 +1,112 @@
+"""The commands that run many experiments: the comparison of methods and the paper's studies."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fscil.cli.options import Device, Quiet, Settings, numbers, say
+from fscil.errors import ConfigError, FscilError
+
+if TYPE_CHECKING:
+    from fscil.config import Config
+    from fscil.grid import Cell
+    from fscil.protocol import Draw
+
+commands = typer.Typer()
+
+Recipe = Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
+Shots = Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each network: seeds 0, 1, …")]
+Draws = Annotated[
+    int, typer.Option(min=0, help="Seeded draws of the few images, beside the recipe's own (the published one).")
+]
+
+
+@commands.command()
+def bench(
+    recipe: Recipe,
+    methods: Annotated[
+        str | None, typer.Option(help="Names with commas; default: all but joint, and those without word vectors.")
+    ] = None,
+    data: Data = None,
+    shots: Shots = None,
+    seeds: Seeds = 1,
+    draws: Draws = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/bench-RECIPE.")] = None,
+    word_vectors: Annotated[
+        Path | None, typer.Option(help="Vectors of the class names, for semantic_kd and synthesized.")
+    ] = None,
+    set_: Settings = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods under equal terms. Networks they share are trained once; run it again to go on where it stopped.
+
+    Example: fscil bench glyphs --methods alice,cec,finetune --shots 5,1 --seeds 3 --out runs/compare
+    """
+    from fscil.config import load_recipe
+    from fscil.studies import comparison, default_methods
+
+    vectors = [f"data.word_vectors={word_vectors}"] if word_vectors else []
+    config = load_recipe(recipe, [*(set_ or []), *vectors])
+    chosen = [name.strip() for name in methods.split(",")] if methods else default_methods(config)
+    folder = out or Path("runs") / f"bench-{Path(recipe).stem}"
+    _run("bench", config, comparison(config, chosen, range(seeds)), folder, data, shots, draws, device, quiet)
+
+
+@commands.command()
+def study(
+    which: Annotated[str, typer.Argument(help="ablation or margin-scale.")],
+    recipe: Recipe,
+    data: Data = None,
+    shots: Shots = None,
+    seeds: Seeds = 1,
+    draws: Draws = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/WHICH-RECIPE.")] = None,
+    set_: Settings = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """The paper's studies of ALICE's parts (ablation: 7 rows, 5 trainings) and of margin and scale (12 trainings).
+
+    Example: fscil study ablation glyphs --shots 5 --out runs/ablation
+    """
+    from fscil import studies
+    from fscil.config import load_recipe
+
+    makers = {"ablation": studies.ablation, "margin-scale": studies.margin_and_scale}
+    if which not in makers:
+        raise ConfigError(f"study {which}: no such study. Known are {', '.join(makers)}.")
+    config = load_recipe(recipe, set_ or [])
+    folder = out or Path("runs") / f"{which}-{Path(recipe).stem}"
+    _run(which, config, makers[which](config, range(seeds)), folder, data, shots, draws, device, quiet)
+
+
+def _run(
+    kind: str,
+    config: "Config",
+    cells: "Sequence[Cell]",
+    folder: Path,
+    data: Path | None,
+    shots: str | None,
+    draws: int,
+    device: str,
+    quiet: bool,
+) -> None:
+    from fscil.grid import Grid
+    from fscil.training import pick_device
+
+    counts = numbers(shots) if shots else config.protocol.shots
+    chosen: list[Draw] = list(dict.fromkeys([config.protocol.draw, *range(draws)]))
+    say(f"{kind}: {len(cells)} cells, shots {', '.join(map(str, counts))}, {len(chosen)} draws, into {folder}")
+    try:
+        failed = Grid(folder, cells, data, pick_device(device), say, quiet).run(kind, counts, chosen)
+    except KeyboardInterrupt:
+        say("\nStopped; what is done is kept. The same command goes on.")
+        raise
+    say(f"Next: fscil report {folder}")
+    if failed:
+        raise FscilError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}. The others are done.")

@@ -1,0 +1,144 @@
+"""Scores for "unknown": does an image belong to any class of the gallery, and from which score on is that believed?
+
+A score is high for images of known classes. All look at the cosines to the class means alone, so a gallery that grows
+or shrinks needs no bookkeeping for them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fscil.errors import ConfigError, DataError
+
+SCALE = 16.0  # of the cosines in softmax and energy
+NEIGHBOURS = 10  # classes after the nearest one, with which it is compared
+PHOTOS = 20_000  # of a gallery are enough to place a threshold
+CELLS = 2**24  # cosines held at a time while a gallery's photos are compared with its classes
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a score may look at: n images against a gallery of C >= 1 classes."""
+
+    cosines: Tensor  # (n, C)
+
+    @cached_property
+    def best(self) -> Tensor:
+        """(n, at most 1 + NEIGHBOURS) cosines of the nearest classes, nearest first."""
+        return self.cosines.topk(min(1 + NEIGHBOURS, self.cosines.shape[1]), dim=1).values
+
+
+# With a single class there is none to compare with: every score is then its cosine, or rises with it.
+
+
+def cosine(seen: Evidence) -> Tensor:
+    """(n,) nearness of the nearest class: the maximum logit (Vaze et al., 2022) of a nearest-mean classifier."""
+    return seen.best[:, 0]
+
+
+def margin(seen: Evidence) -> Tensor:
+    """(n,) lead of the nearest class over the runner-up."""
+    return seen.best[:, 0] - seen.best[:, 1] if seen.best.shape[1] > 1 else cosine(seen)
+
+
+def ratio(seen: Evidence) -> Tensor:
+    """(n,) distance to the nearest class over that to the runner-up (Mendes Júnior et al., 2017), negated."""
+    distances = 1 - seen.best
+    return -distances[:, 0] / distances[:, 1].clamp_min(1e-6) if seen.best.shape[1] > 1 else cosine(seen)
+
+
+def neighbours(seen: Evidence) -> Tensor:
+    """(n,) lead of the nearest class over the mean of the next NEIGHBOURS.
+
+    The neighbourhood-aware cosine (Park et al., 2023) is the softmax over the same few: to first order, the same thing.
+    """
+    return seen.best[:, 0] - seen.best[:, 1:].mean(1) if seen.best.shape[1] > 1 else cosine(seen)
+
+
+def contrast(seen: Evidence) -> Tensor:
+    """(n,) mean of `cosine` and `neighbours`: the nearest class should be near, and nearer than others are."""
+    return (cosine(seen) + neighbours(seen)) / 2
+
+
+def softmax(seen: Evidence) -> Tensor:
+    """(n,) log of the nearest class's softmax probability (Hendrycks and Gimpel, 2017)."""
+    return (SCALE * seen.cosines).log_softmax(1).max(1).values if seen.best.shape[1] > 1 else cosine(seen)
+
+
+def energy(seen: Evidence) -> Tensor:
+    """(n,) free energy (Liu et al., 2020), negated and in units of cosine: a soft maximum over all classes."""
+    return (SCALE * seen.cosines).logsumexp(1) / SCALE
+
+
+SCORES: dict[str, Callable[[Evidence], Tensor]] = {
+    "cosine": cosine,
+    "margin": margin,
+    "ratio": ratio,
+    "neighbours": neighbours,
+    "contrast": contrast,
+    "softmax": softmax,
+    "energy": energy,
+}
+DEFAULT_SCORE = "contrast"  # chosen on base training classes, as results/openset.md tells
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A threshold and what it was set from: accepted means score >= threshold."""
+
+    score: str  # a key of SCORES
+    threshold: float
+    false_accept: float  # the share wanted at most
+    false_reject: float | None  # the share measured; None without images of known classes
+    unknowns: int  # images behind each
+    knowns: int
+
+
+def threshold_at(unknown_scores: Tensor, false_accept: float) -> float:
+    """The smallest threshold that accepts (score >= threshold) at most this share of the (n,) unknowns."""
+    if not 0 <= false_accept < 1:
+        raise ConfigError(
+            f"a false-accept rate of {false_accept} cannot be: give a share from 0 to below 1, like 0.05."
+        )
+    if not len(unknown_scores):
+        raise DataError("no image of an unknown class to calibrate with. Give some that show none of the classes.")
+    falling = unknown_scores.sort(descending=True).values
+    allowed = min(int(false_accept * len(falling) + 1e-9), len(falling) - 1)  # 0.07 * 100 must be 7 to a computer too
+    # In the scores' own precision: a step of float64 would vanish where a float32 score is compared with it.
+    return float(torch.nextafter(falling[allowed], torch.full_like(falling[allowed], torch.inf)))
+
+
+def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[Tensor, Tensor]:
+    """Known and unknown scores of a gallery's own photos. features: (N, d); labels: (N,) any numbers.
+
+    Unknown: every photo against the gallery without its class. Known: against the gallery in which its class is made of
+    its other photos; a class with one photo gives none. Of a gallery with more than PHOTOS, that many, evenly chosen.
+    """
+    names, labels = torch.unique(labels, return_inverse=True)
+    if len(names) < 2:
+        raise DataError(
+            f"leaving one class out needs at least two classes, not {len(names)}. Enrol more, or calibrate with images "
+            f"that show none of the classes."
+        )
+    counts = torch.bincount(labels)
+    sums = features.new_zeros(len(names), features.shape[1], dtype=torch.float64).index_add_(
+        0, labels, features.double()
+    )
+    prototypes = F.normalize(sums, dim=1).to(features.dtype)
+    chosen = torch.arange(len(features))
+    if len(features) > PHOTOS:
+        chosen = torch.linspace(0, len(features) - 1, PHOTOS, dtype=torch.float64).long()
+    known, unknown = [], []
+    for rows in torch.split(chosen, max(1, CELLS // len(names))):
+        own, photos = labels[rows], features[rows]
+        cosines = F.normalize(photos, dim=1) @ prototypes.T
+        others = torch.arange(len(names) - 1) + (torch.arange(len(names) - 1) >= own[:, None])  # (rows, C - 1)
+        unknown.append(SCORES[score](Evidence(cosines.gather(1, others))))
+        rest = (sums[own] - photos).to(features.dtype)  # sum of the class's other photos
+        cosines[torch.arange(len(rows)), own] = F.cosine_similarity(photos, rest, dim=1)
+        known.append(SCORES[score](Evidence(cosines[counts[own] > 1])))
+    return torch.cat(known), torch.cat(unknown)
