@@ -1,0 +1,236 @@
+"""A grid of experiments: what is shared, what is skipped, what goes on after a stop or past a failure."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fscil import methods
+from fscil.config import load_recipe
+from fscil.errors import ConfigError, StoreError
+from fscil.experiments import evaluate
+from fscil.grid import Cell, Grid, base_key
+from fscil.methods import Alice
+from fscil.methods.pretraining import plain_recipe
+from fscil.runs import Run
+from fscil.studies import ablation, comparison, default_methods, margin_and_scale
+from helpers import call, sets, small_config, write_images
+
+CPU = torch.device("cpu")
+QUICK = ("train.epochs=1", "incremental.epochs=1", "protocol.draw=0")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("photos"))
+
+
+def grid(out, photos, cells, said=None):
+    return Grid(out, cells, photos, CPU, (said if said is not None else []).append, quiet=True)
+
+
+def results(out, name):
+    return json.loads((out / "cells" / name / "results.json").read_text())
+
+
+def trained(out):
+    return sorted(path.name for path in (out / "base").iterdir())
+
+
+def test_a_cell_gives_what_train_and_evaluate_give(tmp_path, photos):
+    """The grid is a short way, not another one."""
+    config = small_config(*QUICK)
+    assert grid(tmp_path / "out", photos, [Cell("alice", config)]).run("bench", (2, 1), [0, 1]) == {}
+    assert call("train", "folder", "--data", photos, "--out", tmp_path / "run", "--quiet", *sets(*QUICK)) == 0
+    expected = evaluate(Run.open(tmp_path / "run"), photos, CPU, (2, 1), draws=2, quiet=True)
+    found = results(tmp_path / "out", "alice-seed0")
+    walks = [{key: walk[key] for key in ("shots", "draw", "sessions", "pd", "memory")} for walk in found["walks"]]
+    assert walks == expected["walks"]
+
+
+def test_methods_with_the_same_base_network_share_it(tmp_path, photos):
+    config = small_config(*QUICK)
+    cells = comparison(config, ["alice", "finetune", "icarl"], [0])
+    assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
+    assert len(trained(tmp_path)) == 2
+    assert results(tmp_path, "finetune-seed0")["base"] == results(tmp_path, "icarl-seed0")["base"]
+    assert results(tmp_path, "alice-seed0")["base"] != results(tmp_path, "icarl-seed0")["base"]
+
+
+def test_the_key_of_a_base_network_sees_what_decides_it():
+    config = small_config()
+    same = [
+        replace(config, method="cec"),
+        replace(config, protocol=replace(config.protocol, shots=(3,), draw=7)),
+        replace(config, test=replace(config.test, prototypes="all")),
+        replace(config, incremental=replace(config.incremental, epochs=1)),
+    ]
+    other = [
+        replace(config, train=replace(config.train, seed=1)),
+        replace(config, loss=replace(config.loss, margin=0.1)),
+        replace(config, protocol=replace(config.protocol, base_classes=5)),
+        plain_recipe(config, "linear"),
+    ]
+    assert {base_key(one) for one in same} == {base_key(config)}
+    assert len({base_key(one) for one in [config, *other]}) == 5
+
+
+def test_what_is_done_is_not_done_again(tmp_path, photos):
+    config, said = small_config(*QUICK), []
+    cells = [Cell("alice", config)]
+    grid(tmp_path, photos, cells).run("bench", (2,), [0])
+    before = results(tmp_path, "alice-seed0")
+    grid(tmp_path, photos, cells, said).run("bench", (2,), [0])
+    assert said == ["alice-seed0: done before"]
+    grid(tmp_path, photos, cells).run("bench", (2,), [0, 1])
+    after = results(tmp_path, "alice-seed0")
+    assert after["walks"][0] == before["walks"][0]
+    assert [walk["draw"] for walk in after["walks"]] == [0, 1]
+
+
+def test_a_grid_goes_on_where_it_was_stopped(tmp_path, photos, monkeypatch):
+    """Ctrl-C between two sessions: finished walks are kept, and the result is that of a grid that was not stopped."""
+    config = small_config(*QUICK)
+    cells = comparison(config, ["alice", "finetune"], [0])
+    grid(tmp_path / "whole", photos, cells).run("bench", (2,), [0, 1])
+    learn, calls = Alice.learn, []
+
+    def interrupted(self, new):
+        calls.append(1)
+        if len(calls) == 5:  # in the second of two walks of three sessions
+            raise KeyboardInterrupt
+        learn(self, new)
+
+    monkeypatch.setattr(Alice, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        grid(tmp_path / "parts", photos, cells).run("bench", (2,), [0, 1])
+    assert [walk["draw"] for walk in results(tmp_path / "parts", "alice-seed0")["walks"]] == [0]
+    grid(tmp_path / "parts", photos, cells).run("bench", (2,), [0, 1])
+    for name in ("alice-seed0", "finetune-seed0"):
+        whole, parts = (results(tmp_path / place, name)["walks"] for place in ("whole", "parts"))
+        assert [walk["sessions"] for walk in whole] == [walk["sessions"] for walk in parts]
+
+
+class Broken(Alice):
+    """A method with a mistake in it."""
+
+    def learn(self, new):
+        raise ZeroDivisionError("a mistake")
+
+
+def test_a_failing_method_does_not_stop_the_others(tmp_path, photos, monkeypatch, capsys):
+    monkeypatch.setitem(methods.METHODS, "broken", Broken)
+    options = ["--data", photos, "--methods", "broken,alice", "--shots", "2", "--out", tmp_path, "--quiet"]
+    assert call("bench", "folder", *options, *sets(*QUICK)) == 1
+    told = capsys.readouterr()
+    assert "broken-seed0 failed: ZeroDivisionError: a mistake" in told.out
+    assert "1 of 2 cells failed: broken-seed0" in told.err
+    assert "ZeroDivisionError" in (tmp_path / "cells/broken-seed0/failed.txt").read_text()
+    assert len(results(tmp_path, "alice-seed0")["walks"]) == 1
+    assert call("report", tmp_path) == 0
+    assert "failed: broken-seed0" in capsys.readouterr().out
+    monkeypatch.setattr(Broken, "learn", Alice.learn)
+    assert call("bench", "folder", *options, *sets(*QUICK)) == 0
+    assert not (tmp_path / "cells/broken-seed0/failed.txt").exists()
+
+
+def test_other_settings_in_the_same_folder_are_refused(tmp_path, photos):
+    grid(tmp_path, photos, [Cell("alice", small_config(*QUICK))]).run("bench", (2,), [0])
+    problems = grid(tmp_path, photos, [Cell("alice", small_config(*QUICK, "loss.margin=0.1"))]).run("bench", (2,), [0])
+    assert "loss.margin = 0.4 there, 0.1 here" in problems["alice-seed0"]
+
+
+def test_predictions_are_kept_with_the_figures(tmp_path, photos):
+    grid(tmp_path, photos, [Cell("alice", small_config(*QUICK))]).run("bench", (2,), [0])
+    from fscil.store import load_tensors
+
+    tensors, about = load_tensors(tmp_path / "cells/alice-seed0/predictions/2-shot-draw-0.safetensors")
+    assert about["shots"] == 2
+    steps = results(tmp_path, "alice-seed0")["walks"][0]["sessions"]
+    for step in steps:
+        predicted, target = (tensors[f"{part}.session-{step['session']}"].numpy() for part in ("predicted", "target"))
+        assert np.mean(predicted == target) == pytest.approx(step["average"])
+
+
+def test_joint_is_judged_at_the_beginning_and_the_end(tmp_path, photos):
+    cells = comparison(small_config(*QUICK), ["joint"], [0])
+    assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
+    steps = results(tmp_path, "joint-seed0")["walks"][0]["sessions"]
+    assert [step["session"] for step in steps] == [0, 3]
+
+
+# The studies
+
+
+def test_the_ablation_has_the_papers_seven_rows_from_five_trainings():
+    cells = ablation(load_recipe("cifar100"), [0])
+    found = []
+    for cell in cells:
+        config = cell.config
+        found.append(
+            (
+                config.loss.kind,
+                config.mixing.repeats > 0,
+                config.views.count == 2,
+                config.model.projection > 0,
+                config.test.prototypes == "balanced",
+            )
+        )
+    assert found == [
+        ("softmax", False, False, False, False),
+        ("softmax", False, False, False, True),
+        ("cosface", False, False, False, False),
+        ("cosface", False, False, False, True),
+        ("cosface", False, False, True, True),
+        ("cosface", False, True, True, True),
+        ("cosface", True, True, True, True),
+    ]
+    assert len({base_key(cell.config) for cell in cells}) == 5
+    assert cells[-1].config == load_recipe("cifar100")
+    assert cells[0].config.loss.margin == 0
+
+
+def test_the_margin_and_scale_study_is_two_sweeps():
+    cells = margin_and_scale(load_recipe("cifar100"), [0])
+    pairs = [(cell.config.loss.margin, cell.config.loss.scale) for cell in cells]
+    assert {margin for margin, scale in pairs if scale == 30} == {0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6}
+    assert {scale for margin, scale in pairs if margin == 0.4} == {10, 20, 30, 40, 50, 60}
+    assert len(pairs) == len(set(pairs)) == 12
+    assert {(cell.config.views.count, cell.config.mixing.repeats) for cell in cells} == {(2, 0)}
+
+
+def test_a_comparison_is_equal_but_for_method_and_seed():
+    config = load_recipe("glyphs")
+    cells = comparison(config, ["alice", "cec"], [0, 1])
+    assert [(cell.config.method, cell.config.train.seed) for cell in cells] == [
+        ("alice", 0),
+        ("alice", 1),
+        ("cec", 0),
+        ("cec", 1),
+    ]
+    assert all(
+        replace(cell.config, method=config.method, train=replace(cell.config.train, seed=config.train.seed)) == config
+        for cell in cells
+    )
+
+
+def test_methods_that_need_word_vectors_wait_for_them():
+    plain, with_words = load_recipe("glyphs"), load_recipe("glyphs", ["data.word_vectors=some.txt"])
+    assert {*default_methods(with_words)} - {*default_methods(plain)} == {"semantic_kd", "synthesized"}
+    assert "joint" not in default_methods(with_words)
+
+
+def test_unknown_names_are_told(capsys):
+    with pytest.raises(ConfigError, match="no method named alise"):
+        comparison(load_recipe("glyphs"), ["alise"], [0])
+    assert call("study", "ablations", "glyphs") == 1
+    assert "Known are ablation, margin-scale" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_grid_cannot_be_reported(tmp_path):
+    from fscil.report import write_report
+
+    with pytest.raises(StoreError, match=r"has no grid\.json"):
+        write_report(tmp_path)
