@@ -110,3 +110,16 @@ def _run(
     say(f"Next: fscil report {folder}")
     if failed:
         raise FscilError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}. The others are done.")
+
+
+@commands.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")]) -> None:
+    """Summarise results here, in report.md and in one self-contained page, report.html, with figures.
+
+    The paper's numbers stand below ours, with the difference, wherever it has some. Works on unfinished grids too.
+    """
+    from fscil.report import write_report
+
+    summary, written = write_report(folder)
+    say(summary)
+    say(f"\nWritten: {', '.join(map(str, written))}")

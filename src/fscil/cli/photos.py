@@ -229,7 +229,7 @@ def classes(model: Model) -> None:
     known = gallery_of(ModelFolder(model).read()).classes()
     table(
         ["class", "photos", "origin", "first", "last", "from"],
-        [[c.name, c.photos, c.origin, c.added[:10], c.changed[:10], few(c.sources, 2)] for c in known],
+        [[c.name, c.photos, c.origin, c.added[:10], c.changed[:10], few(c.sources, 1)] for c in known],
     )
     say(count(len(known), "class", "classes"))
 

@@ -43,6 +43,12 @@ def paper_results() -> list[dict[str, Any]]:
     return rows
 
 
+def paper_ablation() -> dict[str, dict[str, Any]]:
+    """The rows of the paper's ablation table (CIFAR100, 5-shot), by what each adds."""
+    text = (resources.files("fscil") / "paper.toml").read_text(encoding="utf-8")
+    return {row["label"]: row for row in tomllib.loads(text)["ablation"]}
+
+
 def tables(results: Mapping[str, Any]) -> list[Table]:
     """One table per number of shots, and another one on unknown images where these were judged."""
     counts = dict.fromkeys(walk["shots"] for walk in results["walks"])
