@@ -1,9 +1,11 @@
 """A tiny data set that a tiny network learns in a second, and the command line, called in this process or another."""
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from PIL import Image
 from fscil.cli import main
 from fscil.config import load_recipe
 from fscil.data.images import ArrayPixels, Dataset, Images
+from fscil.runs import Run
 
 NAMES = ("ant", "bee", "cat", "dög", "eel", "fox", "gnu", "hen", "ibis", "鹿", "koala", "lynx")
 SIZE = 16
@@ -33,6 +36,8 @@ SMALL = (
     "train.batch=8",
     "train.lr=0.05",
 )
+
+SMALL_NETWORK = tuple(item for item in SMALL if not item.startswith("protocol."))  # for models, which have no sessions
 
 
 def picture(label, seed):
@@ -89,6 +94,21 @@ def call(*arguments):
         except SystemExit as end:
             return end.code
     return 0
+
+
+@contextmanager
+def ctrl_c_at(step):
+    """Within, a training of this process gets Ctrl-C when it logs this step."""
+    log = Run.log
+
+    def logging(self, **values):
+        log(self, **values)
+        if values["step"] == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "log", logging)
+        yield
 
 
 COMMAND = [sys.executable, "-c", "from fscil.cli import main; main()"]

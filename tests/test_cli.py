@@ -189,6 +189,16 @@ def test_evaluate_with_options(capsys, trained):
     assert "±" in said
 
 
+def test_evaluate_unknown_images(capsys, trained):
+    assert call("evaluate", trained, "--quiet", "--openset") == 0
+    said = capsys.readouterr().out
+    results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
+    assert len(tables(results)) == 4
+    for table in tables(results):
+        assert table.title in said
+        assert to_markdown(table) in (trained / "table.md").read_text(encoding="utf-8")
+
+
 def test_evaluate_finds_moved_images_when_told(fails, capsys, images, trained, tmp_path):
     moved = shutil.copytree(images, tmp_path / "moved")
     run = Run.open(trained)

@@ -176,7 +176,9 @@ def test_the_last_word_of_a_key_is_enough_for_a_suggestion(word):
 
 
 def test_a_key_like_no_other_gets_the_whole_list():
-    with pytest.raises(ConfigError, match=r"unknown key zzzzzzzz\. Known keys: about, method, data\.name.*test\.prototypes"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key zzzzzzzz\. Known keys: about, method, data\.name.*test\.prototypes"
+    ):
         override(Config(), ["zzzzzzzz=1"])
 
 

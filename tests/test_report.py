@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from fscil.report import MEASURES, paper_results, tables, to_markdown, to_terminal
+from fscil.report import MEASURES, OPEN_SET_MEASURES, paper_results, tables, to_markdown, to_terminal
 
 PAPER = {("cifar100", 8), ("mini_imagenet", 8), ("cub200", 10)}
 
@@ -211,3 +211,45 @@ def test_the_widest_benchmark_fits_80_columns():
     stream = io.StringIO()
     Console(file=stream, width=80).print(to_terminal(tables(CASES[1])[0]), crop=False)
     assert max(len(line.rstrip()) for line in stream.getvalue().splitlines()) <= 80
+
+
+def with_unknowns(content):
+    """Figures that are all different; none after the last session."""
+    for number, each in enumerate(content["walks"]):
+        for step in each["sessions"][:-1]:
+            step["openset"] = {
+                score: {
+                    measure: 0.5 + 0.1 * first + 0.03 * second + 0.0083 * step["session"] + 0.001 * number
+                    for second, measure in enumerate(OPEN_SET_MEASURES)
+                }
+                for first, score in enumerate(["cosine", "margin"])
+            }
+    return content
+
+
+def test_unknown_images_have_a_table_of_their_own():
+    content = with_unknowns(results(walks=[walk(5, "published", 8), walk(1, "published", 8)]))
+    titles = [f"glyphs, 8-step 5-way {shots}-shot{more}" for shots in (5, 1) for more in ("", ": unknown images")]
+    found = tables(content)
+    assert [table.title for table in found] == titles
+    assert found[0] == tables(results(walks=[walk(5, "published", 8), walk(1, "published", 8)]))[0]
+    assert found[1].header == ["", *map(str, range(8)), "mean"]
+    for number, table in enumerate(found[1::2]):
+        steps = content["walks"][number]["sessions"][:-1]
+        for measure, name in OPEN_SET_MEASURES.items():
+            for score, *row in dict(table.groups)[name]:
+                values = [100 * step["openset"][score][measure] for step in steps]
+                assert row == [f"{value:.1f}" for value in [*values, sum(values) / 8]]
+    assert to_markdown(found[1]).count("| cosine |") == 3
+
+
+def test_unknown_images_over_several_draws():
+    content = with_unknowns(results(sessions=2, walks=[walk(5, draw, 2) for draw in range(3)]))
+    table = tables(content)[1]
+    spread = stats.t.ppf(0.975, 2) * 0.1 / 3**0.5
+    assert dict(table.groups)[OPEN_SET_MEASURES["auroc"]][0] == [
+        "cosine",
+        f"50.1 ±{spread:.1f}",
+        f"50.9 ±{spread:.1f}",  # 50.93
+        f"50.5 ±{spread:.1f}",  # 50.515
+    ]

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from fscil import sessions
 from fscil.data.images import Dataset
 from fscil.errors import DataError
 from fscil.methods import Memory
+from fscil.openset import SCORES, Evidence
 from fscil.protocol import Protocol, published_draw
 from helpers import NAMES, part, tiny_dataset
 
@@ -160,3 +162,53 @@ def test_no_sessions_but_the_base(dataset):
     results = list(sessions.walk(Witness(), dataset, Protocol(6, 2, 0)))
     assert len(results) == 1
     assert np.unique(results[0].target).tolist() == list(range(6))
+
+
+class Guesser(Witness):
+    """Scores at random, the same for an image every time it is asked, and lower for images of unknown classes."""
+
+    def scores(self, images):
+        self.asked.append(images)
+        table = torch.rand(1000, 12, generator=torch.Generator().manual_seed(0))[images.rows % 1000, : self.known]
+        return table - 0.2 * torch.from_numpy((images.rows % 3 == 0).astype(np.float32))[:, None]
+
+
+def test_classes_of_later_sessions_are_the_unknown(dataset):
+    method = Guesser()
+    results = list(sessions.walk(method, dataset, PROTOCOL, openset=True))
+    # after each session: the images of the classes seen, then those of later classes; the last session has none
+    assert [len(images.counts) for images in method.asked] == [6, 6, 8, 4, 10, 2, 12]
+    for session, result in enumerate(results[:3]):
+        known, unknown = method.asked[2 * session : 2 * session + 2]
+        assert sorted(unknown.rows.tolist()) == rows_of(dataset.test, ORDER[6 + 2 * session :])
+        assert unknown.pixels is dataset.test.pixels
+        judge = Guesser()
+        judge.known = 6 + 2 * session
+        is_known = np.repeat([1, 0], [len(known), len(unknown)])
+        assert result.openset.keys() == SCORES.keys()
+        for name, score in SCORES.items():
+            scores = np.concatenate([score(Evidence(judge.scores(images))).numpy() for images in (known, unknown)])
+            found = result.openset[name]
+            assert found.auroc == pytest.approx(roc_auc_score(is_known, scores))
+            false_positive, true_positive, _ = roc_curve(is_known, scores, drop_intermediate=False)
+            assert found.fpr95 == pytest.approx(false_positive[np.argmax(true_positive >= 0.95)])
+            right = judge.scores(known).argmax(1).numpy() == known.labels
+            better = np.mean([score > scores[len(known) :] for score in scores[: len(known)]], axis=1)
+            assert found.oscr == pytest.approx(np.mean(right * better))
+    assert results[3].openset == {}
+
+
+def test_unknown_images_are_judged_only_when_asked_for(dataset, walked):
+    assert all(result.openset == {} for result in walked[1])
+    walks = sessions.walk_all(Guesser(), dataset, PROTOCOL, [2], ["published"], openset=True)
+    assert [len(result.openset) for result in next(walks).sessions] == [len(SCORES)] * 3 + [0]
+
+
+def test_unknown_images_change_no_other_figure(dataset):
+    plain, beside = [list(sessions.walk(Guesser(), dataset, PROTOCOL, openset=asked)) for asked in (False, True)]
+    assert [result.scores for result in plain] == [result.scores for result in beside]
+
+
+def test_classes_in_no_session_are_not_unknown(dataset):
+    some = Protocol(6, 2, 1, order=ORDER[:8])
+    assert sorted(sessions.future_images(dataset, some, 0).rows.tolist()) == rows_of(dataset.test, ORDER[6:8])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fscil.allocator import tune_allocator
     from fscil.augment import mix_classes, pair_label
+    from fscil.classifier import Classifier, Prediction
     from fscil.config import Config, load_recipe
     from fscil.gallery import balanced_indices
     from fscil.losses import angular_penalty
@@ -20,7 +21,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "METHODS": "methods",
     "Alice": "methods",
+    "Classifier": "classifier",
     "Config": "config",
+    "Prediction": "classifier",
     "Protocol": "protocol",
     "angular_penalty": "losses",
     "balanced_indices": "gallery",
@@ -36,7 +39,9 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "Alice",
+    "Classifier",
     "Config",
+    "Prediction",
     "Protocol",
     "__version__",
     "angular_penalty",

@@ -17,6 +17,14 @@ class BadImageError(DataError):
     """One file that cannot be decoded."""
 
 
+class UnsupportedImageError(BadImageError):
+    """A file in no format that is read here."""
+
+
+class HugeImageError(BadImageError):
+    """An image with more pixels than are decoded."""
+
+
 class ProtocolError(FscilError):
     """Sessions that cannot be made: overlapping classes, too few images."""
 
@@ -25,8 +33,20 @@ class StoreError(FscilError):
     """A file or run folder that cannot be written or must not be trusted."""
 
 
+class ClassNameError(FscilError):
+    """A name no class can have: empty, too long, or with control characters."""
+
+
+class UnknownClassError(FscilError):
+    """A class that is not in the gallery."""
+
+
 class TrainingError(FscilError):
     """A training run that cannot go on."""
+
+
+class ExportError(FscilError):
+    """A model that cannot be exported, or whose export does not answer as it does."""
 
 
 class FscilWarning(UserWarning):

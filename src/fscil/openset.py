@@ -125,9 +125,7 @@ def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[T
             f"that show none of the classes."
         )
     counts = torch.bincount(labels)
-    sums = features.new_zeros(len(names), features.shape[1], dtype=torch.float64).index_add_(
-        0, labels, features.double()
-    )
+    sums = torch.zeros(len(names), features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double())
     prototypes = F.normalize(sums, dim=1).to(features.dtype)
     chosen = torch.arange(len(features))
     if len(features) > PHOTOS:
@@ -136,9 +134,9 @@ def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[T
     for rows in torch.split(chosen, max(1, CELLS // len(names))):
         own, photos = labels[rows], features[rows]
         cosines = F.normalize(photos, dim=1) @ prototypes.T
-        others = torch.arange(len(names) - 1) + (torch.arange(len(names) - 1) >= own[:, None])  # (rows, C - 1)
-        unknown.append(SCORES[score](Evidence(cosines.gather(1, others))))
+        cosines[torch.arange(len(rows)), own] = cosines[:, -1]  # the last class takes the place of the photo's own
+        unknown.append(SCORES[score](Evidence(cosines[:, :-1])))
         rest = (sums[own] - photos).to(features.dtype)  # sum of the class's other photos
-        cosines[torch.arange(len(rows)), own] = F.cosine_similarity(photos, rest, dim=1)
+        cosines[:, -1] = F.cosine_similarity(photos, rest, dim=1)
         known.append(SCORES[score](Evidence(cosines[counts[own] > 1])))
     return torch.cat(known), torch.cat(unknown)

@@ -29,7 +29,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         _flush_folder(path.parent)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -60,7 +60,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _cannot_write(path: Path, error: OSError) -> StoreError:
+def cannot_write(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = (
             "no space left on the device. Free some and run the same command again; what was there before is untouched"
@@ -70,9 +70,13 @@ def _cannot_write(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path}: cannot be written: {advice}.")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as file:
-        file.write(text.encode(errors="backslashreplace"))  # a file name that is no Unicode must not cost the rest
+        file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode(errors="backslashreplace"))  # a file name that is no Unicode must not cost the rest
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -92,7 +96,7 @@ def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(content) + "\n")
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -122,33 +126,42 @@ def _digest(tensors: Mapping[str, "Tensor"], header: Mapping[str, str]) -> str:
     return found.hexdigest()
 
 
-def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> None:
-    """Tensors and a JSON-able description in one safetensors file with a checksum."""
+def pack_tensors(tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors and a JSON-able description as the content of one safetensors file with a checksum."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"schema": str(SCHEMA), "about": json.dumps(about or {})}
-    content = save(plain, metadata={**header, "sha256": _digest(plain, header)})
-    with replacing(path) as file:
-        file.write(content)
+    content: bytes = save(plain, metadata={**header, "sha256": _digest(plain, header)})
+    return content
 
 
-def load_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
-    """What save_tensors wrote; refuses a torn, tampered or newer file."""
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> None:
+    write_bytes(path, pack_tensors(tensors, about))
+
+
+def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
+    """What save_tensors wrote; refuses a torn, tampered or newer file, or another one than that of this sha256."""
     from safetensors import SafetensorError, safe_open
 
     try:
+        if sha256 and digest_of_file(path) != sha256:
+            raise _wrong_checksum(path)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch's own, when the file goes while it is opened
         raise StoreError(f"{path}: not a whole safetensors file ({error}).") from error
     schema = header.get("schema", "")
     if schema.isdecimal() and int(schema) > SCHEMA:
         raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
-    if header.get("sha256") != _digest(tensors, header):
-        raise StoreError(f"{path}: its checksum is wrong: the file was damaged or changed. Restore it from a copy.")
-    about: dict[str, Any] = json.loads(header["about"])
+    if not sha256 and header.get("sha256") != _digest(tensors, header):
+        raise _wrong_checksum(path)
+    about: dict[str, Any] = json.loads(header.get("about", "{}"))
     return tensors, about
+
+
+def _wrong_checksum(path: Path) -> StoreError:
+    return StoreError(f"{path}: its checksum is wrong: the file was damaged or changed. Restore it from a copy.")

@@ -1,16 +1,33 @@
 """Word vectors of class names, from a file in the usual text format: a name and its numbers on each line."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fscil.data.listing import few
-from fscil.errors import DataError
+from fscil.errors import ConfigError, DataError
 
 Vector = NDArray[np.float32]
+
+LOOK_AHEAD = 100  # lines that tell how many numbers a line has
+
+
+def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
+    """(classes, d): what a method needs that works with the meaning of names; path is the setting data.word_vectors."""
+    if not path:
+        raise ConfigError(
+            f"{method} needs word vectors of the class names: give --word-vectors FILE, or --set data.word_vectors=FILE. "
+            f"The file is text as GloVe and word2vec write it: on each line a name and its numbers, with blanks between."
+        )
+    if not names:
+        raise ConfigError(f"{method} works with the meaning of class names, and none were given to it.")
+    return load_word_vectors(Path(path), names)
 
 
 def load_word_vectors(path: Path, names: Sequence[str]) -> Vector:
@@ -20,66 +37,81 @@ def load_word_vectors(path: Path, names: Sequence[str]) -> Vector:
     words that has no line of its own, the mean over its words is taken.
     """
     spelt = {name: _words(name) for name in names}
-    wanted = {*names, *(_key(name) for name in names), *(word for words in spelt.values() for word in words)}
-    table: dict[str, Vector] = {}
-    for name, vector in _lines(path):
-        for key in (name, _key(name)):
-            if key in wanted:
-                table.setdefault(key, vector)
-    found = {name: _find(name, spelt[name], table) for name in names}
+    wanted = {" ".join(words) for words in spelt.values()} | {word for words in spelt.values() for word in words}
+    exact: dict[str, Vector] = {}
+    alike: dict[str, Vector] = {}  # the first line that differs in case or punctuation only
+    for number, name, values, size in _lines(path):
+        key = " ".join(_words(name))
+        if key in wanted:
+            vector = _numbers(values, size, f"{path}: line {number}")
+            exact.setdefault(name, vector)
+            alike.setdefault(key, vector)
+
+    def find(name: str) -> Vector | None:
+        for key in (normalize("NFC", name), " ".join(_words(name))):
+            if key in exact:
+                return exact[key]
+        return alike.get(" ".join(_words(name)))
+
+    found: dict[str, Vector | None] = {}
+    for name, words in spelt.items():
+        found[name] = find(name)
+        parts = [part for part in map(find, words) if part is not None]
+        if found[name] is None and parts and len(parts) == len(words):
+            found[name] = np.mean(parts, axis=0, dtype=np.float32)
     missing = [name for name, vector in found.items() if vector is None]
     if missing:
         raise DataError(
-            f"{path}: no word vector for {len(missing)} of {len(names)} classes: {few(missing)}. Add a line for each: "
+            f"{path}: no word vector for {len(missing)} of {len(found)} classes: {few(missing)}. Add a line for each: "
             f"the name, then as many numbers as the others have."
         )
-    return np.stack([vector for vector in found.values() if vector is not None])
-
-
-def _find(name: str, words: Sequence[str], table: dict[str, Vector]) -> Vector | None:
-    for key in (name, _key(name)):
-        if key in table:
-            return table[key]
-    if words and all(word in table for word in words):
-        mean: Vector = np.mean([table[word] for word in words], axis=0, dtype=np.float32)
-        return mean
-    return None
+    return np.stack([vector for name in names if (vector := found[name]) is not None])
 
 
 def _words(name: str) -> list[str]:
-    """ "001.Black_footed_Albatross" -> black, footed, albatross"""
-    return re.findall(r"[^\W\d_]+", name.lower())
+    """ "001.Black_footed_Albatross" -> black, footed, albatross; "Boeing 737-300" -> boeing, 737, 300"""
+    words = re.split(r"[\s_.,;:/()\[\]\"'’-]+", normalize("NFC", name).lower())
+    words = [word for word in words if word]
+    numbered = len(words) > 1 and words[0].isdecimal() and not words[1].isdecimal()
+    return words[1:] if numbered else words
 
 
-def _key(name: str) -> str:
-    return " ".join(_words(name))
+def _lines(path: Path) -> Iterator[tuple[int, str, list[bytes], int]]:
+    """Line number, name, what stands in place of the numbers, and how many there should be. Names may hold blanks.
 
-
-def _lines(path: Path) -> Iterator[tuple[str, Vector]]:
-    """Names may hold blanks: the numbers are what the end of a line and the other lines agree on."""
-    size = 0
+    As bytes: in these files even an odd blank of Unicode's can be a word, and most lines are of no interest.
+    """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                parts = line.split()
-                if not parts or (number == 1 and len(parts) == 2 and all(part.isdecimal() for part in parts)):
+        with path.open("rb") as file:
+            start = [line.removeprefix(b"\xef\xbb\xbf").split() for line in islice(file, LOOK_AHEAD)]
+            size = _size(start)
+            for number, parts in enumerate(chain(start, map(bytes.split, file)), 1):
+                if not parts or (number == 1 and _is_header(parts)):
                     continue
-                size = size or _trailing_numbers(parts)
-                try:
-                    vector = np.array(parts[-size:], np.float32)
-                except ValueError:
-                    vector = np.empty(0, np.float32)
-                if len(vector) != size or len(parts) <= size or not np.isfinite(vector).all():
-                    raise DataError(f"{path}: line {number} is not a name and {size} numbers. Mend or remove it.")
-                yield " ".join(parts[:-size]), vector
+                if len(parts) <= size or not size:
+                    raise _damaged(f"{path}: line {number}", size)
+                name = b" ".join(parts[:-size]).decode("utf-8", "replace")
+                yield number, normalize("NFC", name), parts[-size:], size
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    if not size:
+    if not any(start):
         raise DataError(f"{path}: holds no word vectors. Expected are lines of a name and its numbers.")
 
 
-def _trailing_numbers(parts: Sequence[str]) -> int:
-    """How many numbers stand at the end of a line."""
+def _is_header(parts: Sequence[bytes]) -> bool:
+    """How many vectors, and of how many numbers."""
+    return len(parts) == 2 and all(part.isdigit() for part in parts)
+
+
+def _size(lines: Sequence[Sequence[bytes]]) -> int:
+    """What the header says, or as many numbers as most lines end with: the last word of a name may be a number too."""
+    if lines and _is_header(lines[0]):
+        return int(lines[0][1])
+    counts = Counter(_trailing_numbers(parts) for parts in lines if parts)
+    return max(counts, key=lambda count: (counts[count], -count), default=0)
+
+
+def _trailing_numbers(parts: Sequence[bytes]) -> int:
     count = 0
     for part in reversed(parts[1:]):
         try:
@@ -87,6 +119,19 @@ def _trailing_numbers(parts: Sequence[str]) -> int:
         except ValueError:
             break
         count += 1
-    if not count:
-        raise DataError("word vectors: the first line has no numbers. Expected are lines of a name and its numbers.")
     return count
+
+
+def _numbers(values: Sequence[bytes], size: int, where: str) -> Vector:
+    try:
+        vector = np.array([float(value) for value in values], np.float32)
+    except ValueError:
+        raise _damaged(where, size) from None
+    if not np.isfinite(vector).all():
+        raise _damaged(where, size)
+    return vector
+
+
+def _damaged(where: str, size: int) -> DataError:
+    what = f"a name and {size} numbers" if size else "a name and its numbers"
+    return DataError(f"{where} is not {what}. Mend or remove it.")

@@ -1,4 +1,5 @@
 import os
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +234,17 @@ def test_a_mended_image_comes_back(source, folder, picture):
         prepare(source, Resize(4), folder, quiet=True)
     picture(source.train.pixels.root / "3.png", seed=3)
     same(prepare(source, Resize(4), folder, quiet=True), source, Resize(4))
+
+
+def test_heic_comes_back_when_its_extra_is_installed(source, folder, monkeypatch):
+    heif = pytest.importorskip("pillow_heif", reason="the heic extra is not installed")
+    heif.register_heif_opener()
+    Image.new("RGB", (8, 6)).save(source.train.pixels.root / "1.png", "HEIF")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pillow_heif", None)
+        with pytest.warns(FscilWarning, match=r"left out: 1\.png .*fscil\[heic\]"):
+            assert len(prepare(source, Resize(), folder, quiet=True).train) == 5
+    assert len(prepare(source, Resize(), folder, quiet=True).train) == 6
 
 
 def test_nothing_but_bad_images(source, folder):

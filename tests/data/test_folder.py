@@ -1,3 +1,4 @@
+import sys
 import unicodedata
 
 import numpy as np
@@ -123,9 +124,39 @@ def test_nested_files_count_hidden_and_other_files_do_not(tmp_path, picture):
 
 
 def test_pictures_of_other_formats_are_spoken_of(pets):
-    (pets / "cat" / "phone.HEIC").write_bytes(b"x")
-    with pytest.warns(FscilWarning, match=r"1 files .* left out \(cat/phone\.HEIC\).*Convert"):
+    (pets / "cat" / "scan.TIFF").write_bytes(b"x")
+    with pytest.warns(FscilWarning, match=r"1 files .* left out \(cat/scan\.TIFF\)\. Convert"):
         assert load("folder", pets).class_names == ("axolotl", "cat", "dog")
+
+
+def test_heic_counts_where_its_extra_is_installed(pets):
+    pytest.importorskip("pillow_heif", reason="the heic extra is not installed")
+    (pets / "cat" / "phone.HEIC").write_bytes(b"x")
+    dataset = load("folder", pets)
+    assert "cat/phone.HEIC" in names(dataset.train) + names(dataset.test)
+
+
+def test_heic_without_its_extra_names_the_extra(pets, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (pets / "cat" / "phone.HEIC").write_bytes(b"x")
+    with pytest.warns(FscilWarning, match=r"left out \(cat/phone\.HEIC\)\. .*pip install 'fscil\[heic\]'"):
+        dataset = load("folder", pets)
+    assert "cat/phone.HEIC" not in names(dataset.train) + names(dataset.test)
+
+
+def test_the_whole_folder_holds_nothing_out(pets):
+    dataset = folder.whole(pets)
+    assert dataset.train.counts == {0: 1, 1: 5, 2: 10}
+    assert len(dataset.test) == 0
+    assert dataset.class_names == ("axolotl", "cat", "dog")
+
+
+def test_of_a_folder_with_parts_the_whole_is_its_train_part(parted):
+    dataset = folder.whole(parted)
+    assert names(dataset.train) == [f"train/a/train{n}.png" for n in range(3)] + [
+        f"train/b/train{n}.png" for n in (0, 1)
+    ]
+    assert len(dataset.test) == 0
 
 
 def test_an_empty_class_is_spoken_of(pets):

@@ -1,4 +1,5 @@
 import io
+import sys
 import threading
 import warnings
 
@@ -194,3 +195,48 @@ def test_a_batch_of_different_sizes_is_padded(tmp_path, picture):
     assert images.name(1) == "b.png"
     empty, none = images.batch(np.array([], np.int64))
     assert len(empty) == len(none) == 0
+
+
+@pytest.fixture
+def heic():
+    """A photo as a phone takes it, 8 x 12, red above and blue below."""
+    pytest.importorskip("pillow_heif", reason="the heic extra is not installed").register_heif_opener()
+    pixels = np.zeros((12, 8, 3), np.uint8)
+    pixels[:6, :, 0] = pixels[6:, :, 2] = 230
+    return lambda **options: stored(Image.fromarray(pixels), "HEIF", quality=100, **options)
+
+
+def colours(pixels):
+    """The colour at the top and at the bottom, and at the left and at the right, as words."""
+    places = (pixels[1, 4], pixels[-2, 4], pixels[4, 1], pixels[4, -2])
+    return ["red" if red > 150 > blue else "blue" if blue > 150 > red else "other" for red, _, blue in places]
+
+
+def test_heic_is_read(heic):
+    assert decode(heic()).shape == (12, 8, 3)
+    assert colours(decode(heic())) == ["red", "blue", "red", "red"]
+
+
+def test_heic_is_turned_upright_once(heic):
+    turned = Image.Exif()
+    turned[0x0112] = 6  # turn right by a quarter
+    pixels = decode(heic(exif=turned.tobytes()))
+    assert pixels.shape == (8, 12, 3)
+    assert colours(pixels)[2:] == ["blue", "red"]
+
+
+def test_heic_under_another_name(heic, tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(heic().getvalue())
+    assert decode(tmp_path / "photo.jpg").shape == (12, 8, 3)
+
+
+def test_a_torn_heic_is_a_bad_image(heic):
+    with pytest.raises(BadImageError):
+        decode(io.BytesIO(heic().getvalue()[:200]))
+
+
+def test_heic_without_its_extra_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
+    with pytest.raises(BadImageError, match=r"a\.heic: .*pip install 'fscil\[heic\]'"):
+        decode(tmp_path / "a.heic")

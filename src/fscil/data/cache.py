@@ -20,7 +20,18 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fscil.data.images import ArrayPixels, Bytes, Dataset, FilePixels, Images, Ints, Pixels, Resize
+from fscil.data.images import (
+    HEIC_ADVICE,
+    ArrayPixels,
+    Bytes,
+    Dataset,
+    FilePixels,
+    Images,
+    Ints,
+    Pixels,
+    Resize,
+    reads_heic,
+)
 from fscil.data.listing import few
 from fscil.errors import BadImageError, DataError, FscilWarning, StoreError
 from fscil.progress import Bar
@@ -186,6 +197,8 @@ def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
     if index["key"] != key or total != ends[-1]:
         return None
     bad = {int(row): what for row, what in index["bad"]}
+    if reads_heic() and any(what.endswith(HEIC_ADVICE) for what in bad.values()):  # the extra came later
+        return None
     good = np.ones(len(pixels), bool)
     good[list(bad)] = False
     names = [pixels.name(row) for row in np.flatnonzero(good).tolist()]

@@ -3,17 +3,18 @@
 import hashlib
 import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 from unicodedata import normalize
 
-from fscil.data.images import SUFFIXES, Dataset, FilePixels, Images
+from fscil.data.images import HEIC_ADVICE, HEIC_SUFFIXES, SUFFIXES, Dataset, FilePixels, Images, reads_heic
 from fscil.data.listing import few
 from fscil.errors import DataError, FscilWarning
 
 Files: TypeAlias = dict[str, list[str]]  # class name -> paths relative to the root
 
-UNREADABLE = (".heic", ".heif", ".tif", ".tiff", ".avif", ".jxl", ".jp2", ".svg", ".dng", ".cr2", ".nef", ".arw")
+UNREADABLE = (".tif", ".tiff", ".avif", ".jxl", ".jp2", ".svg", ".dng", ".cr2", ".nef", ".arw")
 LAYOUT = "Expected are DIR/<class>/<images>, or DIR/train/<class>/<images> and DIR/test/<class>/<images>."
 
 
@@ -21,11 +22,9 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """root/<class>/* or root/{train,test}/<class>/*; without a test part, a share of each class is held out."""
     if not 0 < test_share < 1:
         raise DataError(f"folder: test_share = {test_share}: must be between 0 and 1.")
-    parts = _parts(root)
-    train = _classes(root, parts.get("train", root))
-    test = _classes(root, parts["test"]) if "test" in parts else {}
-    if not train:
-        raise DataError(f"folder: no class folder with images in {parts.get('train', root)}. {LAYOUT}")
+    places = parts(root)
+    train = _some_classes(root, places.get("train", root))
+    test = _classes(root, places["test"]) if "test" in places else {}
     if strange := sorted(test.keys() - train.keys()):
         raise DataError(f"folder: test/ has classes that train/ has not: {few(strange)}. Add training images of them.")
     if not test:
@@ -46,20 +45,29 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
     )
 
 
-def _parts(root: Path) -> dict[str, Path]:
+def whole(root: Path) -> Dataset:
+    """Every image is for training: root/<class>/*, or root/train/<class>/* where there are parts."""
+    files = _some_classes(root, parts(root).get("train", root))
+    names = sorted(files)
+    entries = sorted((file, number) for number, name in enumerate(names) for file in files[name])
+    images = Images.of(FilePixels(root, [file for file, _ in entries]), [label for _, label in entries])
+    return Dataset(images, images.select([]), tuple(names), "folder")
+
+
+def parts(root: Path) -> dict[str, Path]:
     """The train and test folders, if that is the layout: train/ holds folders and no images of its own."""
     folders = _subfolders(root)
-    if "train" not in folders or _images_in(_names(folders["train"])):
+    if "train" not in folders or images_in(_names(folders["train"]), SUFFIXES + HEIC_SUFFIXES):
         return {}
-    parts: dict[str, Path] = {name: folders.pop(name) for name in ("train", "test") if name in folders}
-    if folders and "test" in parts:
+    found: dict[str, Path] = {name: folders.pop(name) for name in ("train", "test") if name in folders}
+    if folders and "test" in found:
         warnings.warn(f"folder: only train/ and test/ of {root} are read, not {few(list(folders))}.", FscilWarning, 4)
     elif folders:
         raise DataError(
             f"folder: {root} has train/ beside {few(list(folders))}, but no test/. If one of them is the test part, "
             f"rename it to test; if train is the name of a class, put its images directly into train/. {LAYOUT}"
         )
-    return parts
+    return found
 
 
 def _subfolders(root: Path) -> dict[str, Path]:
@@ -76,8 +84,16 @@ def _names(folder: Path) -> list[str]:
         raise DataError(f"folder: {folder} cannot be read ({error.strerror}). {LAYOUT}") from error
 
 
+def _some_classes(root: Path, part: Path) -> Files:
+    found = _classes(root, part)
+    if not found:
+        raise DataError(f"folder: no class folder with images in {part}. {LAYOUT}")
+    return found
+
+
 def _classes(root: Path, part: Path) -> Files:
     """The images of each class, in order of their paths. Names are composed Unicode, as a Mac writes them otherwise."""
+    suffixes = SUFFIXES + HEIC_SUFFIXES if reads_heic() else SUFFIXES
     classes: Files = {}
     skipped: list[str] = []
     for name, folder in _subfolders(part).items():
@@ -85,12 +101,14 @@ def _classes(root: Path, part: Path) -> Files:
         for here, folders, inside in os.walk(folder, onerror=_raise):
             folders[:] = [name for name in folders if not name.startswith(".")]
             place = Path(here).relative_to(root).as_posix()
-            files += [f"{place}/{file}" for file in _images_in(inside)]
-            skipped += [f"{place}/{file}" for file in _images_in(inside, UNREADABLE)]
+            files += [f"{place}/{file}" for file in images_in(inside, suffixes)]
+            skipped += [f"{place}/{file}" for file in images_in(inside, (*HEIC_SUFFIXES, *UNREADABLE))]
+    skipped = [file for file in skipped if not file.lower().endswith(suffixes)]
     if skipped:
+        heic = any(file.lower().endswith(HEIC_SUFFIXES) for file in skipped)
         warnings.warn(
             f"folder: {len(skipped)} files of kinds that cannot be read are left out ({few(skipped)}). "
-            f"Convert them to one of {', '.join(SUFFIXES)}.",
+            f"{f'{HEIC_ADVICE}, or c' if heic else 'C'}onvert them to one of {', '.join(SUFFIXES)}.",
             FscilWarning,
             stacklevel=4,
         )
@@ -99,7 +117,8 @@ def _classes(root: Path, part: Path) -> Files:
     return {name: sorted(files) for name, files in classes.items() if files}
 
 
-def _images_in(names: list[str], suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+def images_in(names: Iterable[str], suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+    """Of these file names, the visible ones that end like this."""
     return [name for name in names if name.lower().endswith(suffixes) and not name.startswith(".")]
 
 

@@ -6,7 +6,8 @@ Nothing here knows torch. Pixels stay uint8 in height x width x 3 order until th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
+from importlib.util import find_spec
+from io import SEEK_CUR, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fscil.errors import BadImageError, DataError
+from fscil.errors import BadImageError, DataError, HugeImageError, UnsupportedImageError
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int64]
@@ -22,6 +23,9 @@ Interpolation: TypeAlias = Literal["bilinear", "bicubic"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+HEIC_SUFFIXES = (".heic", ".heif")
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+HEIC_ADVICE = "HEIC photos need an extra. Run: pip install 'fscil[heic]'"
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,36 @@ def decode(file: Path | BinaryIO, resize: Resize = AS_IT_IS) -> Bytes:
     return _decode(BytesIO(content), str(file), resize)
 
 
+def reads_heic() -> bool:
+    """Whether the extra that decodes HEIC is installed."""
+    return find_spec("pillow_heif") is not None
+
+
+def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
+    """What Pillow may take the stream for; HEIC is known by its content, as phones give it any name."""
+    start = stream.read(12)
+    stream.seek(-len(start), SEEK_CUR)
+    if start[4:8] != b"ftyp" or start[8:] not in HEIC_BRANDS:
+        return FORMATS
+    if not reads_heic():
+        raise UnsupportedImageError(f"{name}: {HEIC_ADVICE}")
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+    return ("HEIF",)
+
+
 def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
+    formats = _formats(stream, name)
     try:
-        with Image.open(stream, formats=FORMATS) as image:
+        with Image.open(stream, formats=formats) as image:
             # Pillow itself only warns up to twice its limit.
             _refuse_bomb(image.height, image.width)
-            return np.asarray(resize.apply(_to_rgb(ImageOps.exif_transpose(image))))
+            return np.asarray(resize.apply(upright_rgb(image)))
     except UnidentifiedImageError:
-        raise BadImageError(f"{name}: not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
-    except (BadImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise BadImageError(f"{name}: too large ({error})") from error
+        raise UnsupportedImageError(f"{name}: not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
+    except (HugeImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise HugeImageError(f"{name}: too large ({error})") from error
     # Pillow's decoders answer a damaged file with whatever they stumble over.
     except Exception as error:
         raise BadImageError(f"{name}: corrupt or truncated ({error})") from error
@@ -81,10 +105,12 @@ def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
 def _refuse_bomb(height: int, width: int) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
-        raise BadImageError(f"{width} x {height} is more than {limit} pixels")
+        raise HugeImageError(f"{width} x {height} is more than {limit} pixels")
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF tag says, in three channels, on white where it is transparent."""
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16-bit grayscale: Pillow's own conversion clips instead of scaling
         wide = np.asarray(image, np.float64)
         return Image.fromarray((wide / 257.0 + 0.5).clip(0, 255).astype(np.uint8)).convert("RGB")

@@ -2,11 +2,25 @@
 
 from fscil.methods.alice import Alice
 from fscil.methods.base import Memory, Method
+from fscil.methods.cec import Cec
+from fscil.methods.eeil import EEIL
 from fscil.methods.finetune import FineTune
+from fscil.methods.icarl import ICarl
+from fscil.methods.joint import Joint
+from fscil.methods.lucir import Lucir
+from fscil.methods.semantic_kd import SemanticKD
+from fscil.methods.topic import Topic
 
 METHODS: dict[str, type[Method]] = {
     "alice": Alice,
     "finetune": FineTune,
+    "joint": Joint,
+    "icarl": ICarl,
+    "eeil": EEIL,
+    "lucir": Lucir,
+    "topic": Topic,
+    "cec": Cec,
+    "semantic_kd": SemanticKD,
 }
 
 __all__ = ["METHODS", "Alice", "Memory", "Method"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.data.images import Bytes, Images, Ints
 
@@ -28,13 +29,36 @@ class KeptPixels:
 NOTHING = Images(KeptPixels(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def joined(kept: Images, more: Images) -> Images:
-    """Copies of both, to keep or to train on together."""
+def joined(*parts: Images) -> Images:
+    """Copies of all of them, to keep or to train on together."""
     copies = []
-    for images in (kept, more):
+    for images in parts:
         pixels, sizes = images.batch(np.arange(len(images)))
         copies += [image[:height, :width].copy() for image, (height, width) in zip(pixels, sizes, strict=True)]
-    return Images.of(KeptPixels(tuple(copies)), np.concatenate([kept.labels, more.labels]))
+    return Images.of(KeptPixels(tuple(copies)), np.concatenate([images.labels for images in parts]))
+
+
+def herded(images: Images, features: Tensor, count: int) -> Images:
+    """The images, at most count of each class, that herding on (n, d) features takes, class by class."""
+    members = [np.flatnonzero(images.labels == label) for label in images.counts]
+    chosen = [own[herding(features[own], count).numpy()] for own in members]
+    return images.select(np.concatenate(chosen))
+
+
+def herding(features: Tensor, count: int) -> Tensor:
+    """(n, d) features of one class -> the first count to take (Rebuffi et al., CVPR 2017), or all in that order.
+
+    Each is the one that brings the mean of those taken nearest to the mean of all; features count by direction.
+    """
+    unit = F.normalize(features.double(), dim=1)
+    mean, total = unit.mean(0), torch.zeros_like(unit[0])
+    free, chosen = torch.ones(len(unit), dtype=torch.bool), []
+    for number in range(1, min(count, len(unit)) + 1):
+        distance = (mean - (total + unit) / number).norm(dim=1)
+        nearest = int(distance.where(free, torch.inf).argmin())
+        free[nearest], total = False, total + unit[nearest]
+        chosen.append(nearest)
+    return torch.tensor(chosen)
 
 
 def to_tensors(kept: Images) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Prototypes: balanced selection, enrolment, nearest mean by cosine. No training code, no file access."""
+"""Means of features: balanced selection, one mean per class, nearest mean by cosine."""
 
 import torch
 import torch.nn.functional as F

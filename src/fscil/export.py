@@ -1,0 +1,221 @@
+"""A model for other programs: its network as ONNX, the gallery beside it, both checked against this program on images.
+
+The file's metadata tells how an image is prepared with nothing but Pillow and numpy (`prepare` does it that way), and
+the check goes that whole way, from a photo's pixels to the nearest class.
+"""
+
+import copy
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fscil import __version__
+from fscil.classifier import Classifier
+from fscil.data import glyphs
+from fscil.data.images import Resize
+from fscil.errors import ExportError
+from fscil.gallery import Gallery
+from fscil.models import Backbone
+from fscil.openset import DEFAULT_SCORE, Calibration
+from fscil.photos import Source, as_list, pixels
+from fscil.preprocess import Preprocess
+from fscil.store import replacing, write_bytes
+
+Floats: TypeAlias = NDArray[np.float32]
+
+OPSET = 18
+MOST_DIFFERENT = 1e-4  # a feature's cosine to its twin may fall this far short of 1
+TIE = 1e-6  # classes whose cosines differ by less are equally near
+GLYPHS = 32  # of the embedded data set, where no images are given
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How the exported files compare with the model they came from."""
+
+    images: int
+    max_cosine_difference: float
+    same_top1: bool
+
+
+def export_onnx(
+    classifier: Classifier, path: str | os.PathLike[str], images: Source | Sequence[Source] | None = None
+) -> Parity:
+    """Write the network to `path` and the gallery to `path`.gallery.npz, if both answer as the classifier does.
+
+    images: to compare on, any that the classifier takes; without them glyphs of the embedded data set.
+    """
+    _check_extra()
+    target = Path(path)
+    preparation = describe(classifier.resize, classifier.preprocess)
+    chosen = _glyphs() if images is None else as_list(images)
+    if not chosen:
+        raise ExportError("There is no image to compare the exported network on. Give at least one.")
+    content = _to_onnx(classifier.backbone, preparation)
+    parity = _compare(classifier, content, preparation, chosen)
+    if not (parity.max_cosine_difference <= MOST_DIFFERENT and parity.same_top1):  # nor if it is no number
+        raise ExportError(
+            f"{target}: not written, because on {parity.images} images the exported network answers otherwise: "
+            f"features differ by up to {parity.max_cosine_difference:.1e} in cosine (at most {MOST_DIFFERENT:.0e} is "
+            f"allowed), the nearest class is {'the same' if parity.same_top1 else 'another'}. Versions of torch, "
+            f"onnxscript or onnxruntime that do not fit each other are the likely cause: upgrade them."
+        )
+    with classifier.lock:
+        _write_gallery(gallery_beside(target), classifier.gallery, classifier.calibration)
+    write_bytes(target, content)
+    return parity
+
+
+def gallery_beside(path: Path) -> Path:
+    """Where the gallery of an exported network is."""
+    return path.with_name(f"{path.name}.gallery.npz")
+
+
+def describe(resize: Resize, preprocess: Preprocess) -> dict[str, Any]:
+    """From an upright photo in RGB to the network's input, as JSON; `prepare` is what it means."""
+    size = resize.size
+    stored = min(size) if isinstance(size, tuple) else size
+    wanted = preprocess.resize or stored
+    if wanted is None or (stored is not None and max(wanted, preprocess.crop) != stored):
+        raise ExportError(
+            "Only a model that resizes a photo once can be exported, so that any program can do the same. This one has "
+            f"resize={size} when it decodes and resize={preprocess.resize}, crop={preprocess.crop} afterwards."
+        )
+    return {
+        "short_side": None if isinstance(size, tuple) else max(wanted, preprocess.crop),
+        "size": [size[1], size[0]] if isinstance(size, tuple) else None,
+        "filter": (preprocess if size is None else resize).interpolation.upper(),
+        "crop": preprocess.crop,
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "about": "Turn the photo upright (EXIF), put it on white where it is transparent, convert it to RGB. Resize it "
+        "with Pillow's filter: the short side to short_side, the long side in proportion, rounded down; or to size "
+        "(width, height) if that is given. Cut crop x crop pixels from the centre, the corner rounded down. Divide by "
+        "255, subtract mean, divide by std. The network takes float32 (batch, 3, crop, crop).",
+    }
+
+
+def prepare(image: Image.Image, preparation: Mapping[str, Any]) -> Floats:
+    """An upright RGB photo -> (3, crop, crop), ready for the network, by the file's own description."""
+    side, crop = preparation["short_side"], preparation["crop"]
+    width, height = preparation["size"] or (side * length // min(image.size) for length in image.size)
+    image = image.resize((width, height), Image.Resampling[preparation["filter"]])
+    left, top = (width - crop) // 2, (height - crop) // 2
+    values = np.asarray(image.crop((left, top, left + crop, top + crop))) / 255
+    normal: Floats = ((values - preparation["mean"]) / preparation["std"]).astype(np.float32)
+    return normal.transpose(2, 0, 1)
+
+
+def _check_extra() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ExportError(
+            f"Export to ONNX needs a package that is not installed ({error.name}). Run: pip install 'fscil[export]'"
+        ) from error
+
+
+def _to_onnx(backbone: Backbone, preparation: Mapping[str, Any]) -> bytes:
+    """The network in float32 with BatchNorm folded in, for any number of images at once."""
+    import onnx
+
+    network = copy.deepcopy(backbone).float().cpu().eval()
+    side = preparation["crop"]
+    with _hushed():
+        program = torch.onnx.export(
+            network,
+            (torch.zeros(2, 3, side, side),),  # two, because one would be taken for a constant
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise ExportError("torch gave no ONNX model. Upgrade torch.")
+    model = program.model_proto
+    for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
+        del part.metadata_props[:]  # where in this machine's source each one came from
+    about = {
+        "fscil_version": __version__,
+        "feature_dim": str(backbone.feature_dim),
+        "preprocessing": json.dumps(preparation),
+    }
+    onnx.helper.set_model_props(model, about)
+    onnx.checker.check_model(model, full_check=True)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """torch's exporter tells of its own deprecations and of packages it could do without."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _write_gallery(path: Path, gallery: Gallery, calibration: Calibration | None) -> None:
+    """Unit prototypes (C, d), names (C,), and which score must reach which threshold; without one all is accepted."""
+    with replacing(path) as file:
+        np.savez(
+            file,
+            prototypes=gallery.prototypes.numpy(),
+            names=np.array(gallery.names, np.str_),
+            score=np.array(calibration.score if calibration else DEFAULT_SCORE),
+            threshold=np.array(calibration.threshold if calibration else -np.inf),
+        )
+
+
+def _glyphs() -> list[Source]:
+    images = glyphs.load().test
+    chosen = np.linspace(0, len(images) - 1, GLYPHS).astype(np.int64)
+    return list(images.batch(chosen)[0])
+
+
+def _compare(
+    classifier: Classifier, content: bytes, preparation: Mapping[str, Any], images: Sequence[Source]
+) -> Parity:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    ours, theirs = [], []
+    for start in range(0, len(images), BATCH):
+        part = images[start : start + BATCH]
+        ours.append(classifier.features(part).numpy().astype(np.float64))
+        ready = np.stack([prepare(Image.fromarray(pixels(image, Resize())), preparation) for image in part])
+        theirs.append(session.run(["features"], {"images": ready})[0].astype(np.float64))
+    mine, other = _unit(np.concatenate(ours)), _unit(np.concatenate(theirs))
+    same = True
+    if len(classifier.gallery):
+        prototypes = classifier.gallery.prototypes.numpy().astype(np.float64)
+        scores = mine @ prototypes.T
+        chosen = (other @ prototypes.T).argmax(1, keepdims=True)
+        same = bool((np.take_along_axis(scores, chosen, 1)[:, 0] >= scores.max(1) - TIE).all())
+    return Parity(len(images), float((1 - (mine * other).sum(1)).max()), same)
+
+
+def _unit(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    unit: NDArray[np.float64] = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    return unit

@@ -1,0 +1,214 @@
+"""The gallery: classes that people enrol, each the mean of its photos."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
+from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
+
+MOST_SCORES = 2**24  # held at once by `nearest`: 64 MB
+MOST_GUESSES = 10_000  # with more names than this, looking for one like it takes too long
+
+
+@dataclass
+class _Class:
+    origin: Origin
+    row: int  # of the prototype matrix
+    total: NDArray[np.float64]  # (d,) sum of raw features
+    photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of arrival
+
+
+class Gallery:
+    """Classes in order of arrival. A prototype is the exact mean of raw features: it hangs on the photos, not on their
+    order or grouping. Not for several threads at once: whoever changes a gallery keeps the others out.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._classes: dict[str, _Class] = {}
+        # More rows than classes, for growth. numpy: a tensor made in inference mode cannot be changed outside it.
+        self._rows: NDArray[np.float32] = np.empty((0, dim), np.float32)
+        self._names: tuple[str, ...] | None = ()
+
+    # What is there
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the rows of `prototypes` and the columns of `scores`."""
+        if self._names is None:
+            self._names = tuple(self._classes)
+        return self._names
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and class_name(name) in self._classes
+        except ClassNameError:
+            return False
+
+    def info(self, name: str) -> ClassInfo:
+        name = class_name(name)
+        found = self._find(name)
+        times = [photo.added for photo in found.photos.values()]
+        sources = tuple(dict.fromkeys(photo.source for photo in found.photos.values()))
+        return ClassInfo(name, len(times), found.origin, min(times), max(times), sources)
+
+    def classes(self) -> list[ClassInfo]:
+        return [self.info(name) for name in self._classes]
+
+    def photos(self, name: str) -> tuple[Photo, ...]:
+        return tuple(self._find(class_name(name)).photos.values())
+
+    def features(self) -> tuple[Tensor, Tensor]:
+        """(N, d) raw features of all photos, class by class, and (N,) which class each belongs to."""
+        kept = [photo.feature for photo in self._photos()]
+        counts = torch.tensor([len(known.photos) for known in self._classes.values()], dtype=torch.int64)
+        features = torch.stack(kept) if kept else torch.empty(0, self.dim)
+        return features, torch.arange(len(counts)).repeat_interleave(counts)
+
+    # Change
+
+    def enroll(self, name: str, photos: Sequence[Photo], origin: Origin = "enrolled") -> int:
+        """Learn a class, or learn it better. Returns how many photos were new: each counts once in its class.
+
+        A class comes with its first photo, and keeps the origin it came with.
+        """
+        name = class_name(name)
+        known = self._classes.get(name) or self._new(origin)
+        fresh: dict[str, Photo] = {}
+        for photo in photos:
+            if photo.digest not in known.photos and photo.digest not in fresh:
+                fresh[photo.digest] = self._checked(photo)
+        if fresh:
+            self._learn(name, known, fresh)
+        return len(fresh)
+
+    def forget(self, name: str) -> None:
+        """Remove a class and all its photos; later classes move up by one row."""
+        name = class_name(name)
+        row = self._find(name).row
+        rows = np.empty_like(self._rows)
+        rows[:row] = self._rows[:row]
+        rows[row : len(self) - 1] = self._rows[row + 1 : len(self)]
+        self._rows = rows
+        del self._classes[name]
+        for later in list(self._classes.values())[row:]:
+            later.row -= 1
+        self._names = None
+
+    # Nearest mean
+
+    @property
+    def prototypes(self) -> Tensor:
+        """(C, d) float32 unit rows. Not a copy: a class that is learned better later changes its row here too."""
+        return torch.from_numpy(self._rows[: len(self)])
+
+    def scores(self, features: Tensor) -> Tensor:
+        """(n, d) features -> (n, C) cosines."""
+        return F.normalize(features.float().cpu(), dim=1) @ self.prototypes.T
+
+    def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(n, d) features -> (n, k) largest cosines, largest first, and (n, k) their classes; k is at most C."""
+        k, step = min(k, len(self)), max(1, MOST_SCORES // max(1, len(self)))
+        parts = [self.scores(features[at : at + step]).topk(k, dim=1) for at in range(0, max(1, len(features)), step)]
+        return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+
+    # For the disk, which others write
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """All of it as tensors: features (N, d), thumbnails in a row with offsets (N + 1,), the rest JSON as bytes."""
+        photos = self._photos()
+        classes = [
+            {
+                "name": name,
+                "origin": known.origin,
+                "photos": [[photo.digest, photo.source, photo.added] for photo in known.photos.values()],
+            }
+            for name, known in self._classes.items()
+        ]
+        return {
+            "features": self.features()[0],
+            "thumbnails": _to_tensor(b"".join(photo.thumbnail for photo in photos)),
+            "offsets": torch.tensor([0, *(len(photo.thumbnail) for photo in photos)]).cumsum(0),
+            "classes": _to_tensor(json.dumps(classes).encode()),
+        }
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Mapping[str, Tensor]) -> "Gallery":
+        features = snapshot["features"].clone()  # it may be a view of a file
+        offsets = snapshot["offsets"].tolist()
+        thumbnails = snapshot["thumbnails"].numpy().tobytes()
+        gallery, number = cls(features.shape[1]), 0
+        for each in json.loads(snapshot["classes"].numpy().tobytes()):
+            photos = {}
+            for digest, source, added in each["photos"]:
+                thumbnail = thumbnails[offsets[number] : offsets[number + 1]]
+                photos[digest] = Photo(digest, features[number], source, added, thumbnail)
+                number += 1
+            gallery._learn(each["name"], gallery._new(each["origin"]), photos)
+        return gallery
+
+    @staticmethod
+    def record(name: str, photos: Sequence[Photo]) -> dict[str, Any]:
+        """One enrolment as JSON, for a journal."""
+        return {"do": "enroll", "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
+
+    def apply(self, record: Mapping[str, Any]) -> int:
+        """Do what a record says; doing it again changes nothing. Returns how many photos were new."""
+        if record.get("do") != "enroll":
+            raise StoreError(f'A record to "{record.get("do")}" is of a newer fscil. Upgrade fscil to read this model.')
+        return self.enroll(record["name"], [Photo.from_json(each) for each in record["photos"]])
+
+    # Inside
+
+    def _photos(self) -> list[Photo]:
+        return [photo for known in self._classes.values() for photo in known.photos.values()]
+
+    def _find(self, name: str) -> _Class:
+        if name not in self._classes:
+            near = difflib.get_close_matches(name, self._classes, n=1) if len(self) <= MOST_GUESSES else []
+            hint = f' Did you mean "{near[0]}"?' if near else ""
+            raise UnknownClassError(f'There is no class "{name}" among the {len(self)} enrolled.{hint}')
+        return self._classes[name]
+
+    def _checked(self, photo: Photo) -> Photo:
+        """The photo with a feature of its own, on the host."""
+        feature = photo.feature.detach().float().cpu().numpy().copy()
+        if feature.shape != (self.dim,):
+            raise ValueError(f"{photo.source}: feature of shape {feature.shape}, not ({self.dim},)")
+        if not np.isfinite(feature).all():
+            raise DataError(f"{photo.source}: the network's answer is not finite, nothing can be learned from it.")
+        return replace(photo, feature=torch.from_numpy(feature))
+
+    def _new(self, origin: Origin) -> _Class:
+        return _Class(origin, len(self), np.zeros(self.dim))
+
+    def _learn(self, name: str, known: _Class, photos: Mapping[str, Photo]) -> None:
+        """Add photos that the class does not have yet, and put its prototype in its row."""
+        if known.row == len(self._rows):  # twice the room, so that an enrolment rarely copies the others
+            rows = np.empty((max(2 * known.row, 8), self.dim), np.float32)
+            rows[: known.row] = self._rows
+            self._rows = rows
+        for photo in photos.values():
+            known.total += photo.feature.numpy()
+        length = np.sqrt(known.total @ known.total)
+        self._rows[known.row] = known.total / (length or 1.0)
+        known.photos.update(photos)
+        if name not in self._classes:
+            self._classes[name] = known
+            self._names = None
+
+
+def _to_tensor(content: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())

@@ -1,0 +1,204 @@
+"""CEC (Zhang et al., CVPR 2021): class means that a graph attention layer, trained on pretended sessions, adapts.
+
+Base training is plain, under a cosine classifier. Then the base classes play sessions: some of them are known, the
+same ones turned by a quarter, a half or three quarters are new, and an attention layer over all prototypes and the
+query learns to update each in the light of the others. In real sessions nothing is trained: a class is its mean.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from fscil.config import Config
+from fscil.data.images import Images, Ints
+from fscil.gallery import class_means
+from fscil.interrupts import stop_requests
+from fscil.methods.base import Memory
+from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.parts import preprocess_of, views_of
+from fscil.methods.pretraining import plain_recipe
+from fscil.models import CosineHead
+from fscil.preprocess import normalise
+from fscil.progress import Bar
+from fscil.training import Trainer, load_state
+
+SCALE = 16.0
+WAY, QUERIES = 15, 15  # an episode: classes, and images of each besides the one that is its prototype
+EPOCHS, EPISODES = 100, 50  # at most, and episodes in each
+ENCODER_RATE, ENCODER_RATE_PRETRAINED, ATTENTION_RATE = 0.002, 0.0002, 0.0002
+MOST_PIXELS = 2**20  # of an episode, kept for the backward pass at once
+MOST_VALUES = 2**24  # in the updated prototypes of all queries scored at once
+
+
+class GraphAttention(nn.Module):
+    """One head over the graph of a query and all prototypes, each linked with each: residual, then LayerNorm."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.ask, self.answer, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        for layer in (self.ask, self.answer, self.value):
+            nn.init.xavier_normal_(layer.weight)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, prototypes: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, d), (n, d) -> the prototypes as each query changes them (n, C, d), and the queries (n, d).
+
+        What the prototypes tell each other is the same for every query, so it is computed once; a query then takes
+        its share of each prototype's attention.
+        """
+        root = math.sqrt(prototypes.shape[1])
+        ask, answer, value = self.ask(prototypes), self.answer(prototypes), self.value(prototypes)
+        query_ask, query_answer, query_value = self.ask(queries), self.answer(queries), self.value(queries)
+
+        among = ask @ answer.T / root  # (C, C)
+        told = among.softmax(1) @ value  # (C, d)
+        share = (query_answer @ ask.T / root - among.logsumexp(1)).sigmoid()[..., None]  # (n, C, 1)
+        updated = prototypes + told + share * (query_value[:, None] - told)
+
+        with_itself = (query_ask * query_answer).sum(1, keepdim=True)
+        attention = (torch.cat([query_ask @ answer.T, with_itself], 1) / root).softmax(1)  # (n, C + 1)
+        updated_queries = queries + attention[:, :-1] @ value + attention[:, -1:] * query_value
+        return self.norm(updated), self.norm(updated_queries)
+
+    def scores(self, prototypes: Tensor, queries: Tensor) -> Tensor:
+        """(C, d), (n, d) -> (n, C) cosines of query and prototype after the update."""
+        updated, updated_queries = self(prototypes, queries)
+        return F.cosine_similarity(updated, updated_queries[:, None], dim=2)
+
+
+def rotated(images: Tensor, turns: Tensor) -> Tensor:
+    """(n, 3, h, h), each by its number (n,) of quarter turns, 1 to 3."""
+    each = torch.stack([images.rot90(turn, (2, 3)) for turn in (1, 2, 3)])
+    return each[turns - 1, torch.arange(len(images))]
+
+
+def episode(labels: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Positions of one image of up to WAY classes, and of up to QUERIES others of each."""
+    classes = np.unique(labels)
+    chosen = random.choice(classes, min(WAY, len(classes)), replace=False)
+    members = [random.permutation(np.flatnonzero(labels == label))[: 1 + QUERIES] for label in chosen]
+    return np.array([own[0] for own in members]), np.concatenate([own[1:] for own in members])
+
+
+def episodes_of(config: Config, base: Images) -> int:
+    """EPISODES for each epoch of base training, or as many as show the base images once, where that is fewer."""
+    if max(base.counts.values()) < 2:
+        return 0  # no class has both a prototype and a query
+    once = math.ceil(len(base) / (min(WAY, len(base.counts)) * (1 + QUERIES)))
+    return min(EPOCHS, config.train.epochs) * min(EPISODES, once)
+
+
+class Cec:
+    """The classifier's weights are the class means."""
+
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
+        self.config, self.trainer = config, trainer
+        self.network = Learner(self.base_recipe(config), trainer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.train.seed)
+            self.attention = GraphAttention(self.network.backbone.feature_dim).to(trainer.device)
+
+    @staticmethod
+    def base_recipe(config: Config) -> Config:
+        return plain_recipe(config, "cosine", SCALE)
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        self.network.fit_base(base)
+        self._play_sessions(base)
+        self.network.settle()
+        self._set_prototypes(self._means(base, 0))
+
+    def _play_sessions(self, base: Images) -> None:
+        backbone, total = self.network.backbone, episodes_of(self.config, base)
+        pretrained = self.config.model.init == "pretrained"
+        rates = (ENCODER_RATE_PRETRAINED if pretrained else ENCODER_RATE, ATTENTION_RATE)
+        groups = [{"params": list(part.parameters())} for part in (backbone, self.attention)]
+        optimizer = torch.optim.SGD(groups, rates[0], 0.9, weight_decay=5e-4, nesterov=True)
+        random = np.random.default_rng([self.config.train.seed, 0])
+        generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+        with stop_requests() as stop, Bar("cec", total, quiet=self.trainer.quiet) as bar:
+            for number in range(total):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * 0.5 ** (5 * number // total)
+                optimizer.zero_grad(set_to_none=True)
+                loss = self._episode_loss(base, random, generator)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                bar.advance(1)
+                if stop.is_set():
+                    raise KeyboardInterrupt
+
+    def _episode_loss(self, base: Images, random: np.random.Generator, generator: torch.Generator) -> Tensor:
+        """Known classes 0..way-1; the same ones turned are the new way..2 way-1."""
+        support, queries = episode(base.labels, random)
+        way = len(support)
+        place = np.zeros(max(base.counts) + 1, np.int64)
+        place[base.labels[support]] = np.arange(way)
+        labels = torch.from_numpy(place[base.labels[np.concatenate([support, queries])]])
+        turns = torch.from_numpy(random.integers(1, 4, way))[labels]
+
+        pixels, sizes = base.batch(np.concatenate([support, queries]))
+        views = views_of(self.network.config)(
+            torch.from_numpy(pixels).to(self.trainer.device), torch.from_numpy(sizes), generator
+        )[0]
+        preprocess = preprocess_of(self.config)
+        known = normalise(views, preprocess.mean, preprocess.std)
+        known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).chunk(2)
+
+        prototypes = torch.cat([known_features[:way], new_features[:way]])
+        cosines = self.attention.scores(prototypes, torch.cat([known_features[way:], new_features[way:]]))
+        target = torch.cat([labels[way:], labels[way:] + way]).to(self.trainer.device)
+        return F.cross_entropy(SCALE * cosines, target)
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """In parts where the episode is too large for memory; with BatchNorm frozen that changes nothing."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        parts = images.split(max(1, MOST_PIXELS // (images.shape[2] * images.shape[3])))
+        if len(parts) == 1:
+            features: Tensor = self.network.backbone(images)
+            return features
+        return torch.cat([checkpoint(self.network.backbone, part, use_reentrant=False) for part in parts])
+
+    def _means(self, images: Images, first: int) -> Tensor:
+        labels = torch.from_numpy(images.labels - first)
+        return class_means(self.network.features(images), labels, len(images.counts))
+
+    def _set_prototypes(self, prototypes: Tensor) -> None:
+        head = CosineHead(prototypes.shape[1], len(prototypes))
+        with torch.no_grad():
+            head.weight.copy_(prototypes)
+        self.network.head = head.to(self.trainer.device)
+
+    def learn(self, new: Images) -> None:
+        prototypes = self.network.head.weight.detach().cpu()
+        check_numbers(new, len(prototypes))
+        self._set_prototypes(torch.cat([prototypes, self._means(new, len(prototypes))]))
+
+    @torch.inference_mode()
+    def scores(self, images: Images) -> Tensor:
+        prototypes = self.network.head.weight
+        parts = self.network.features(images).split(max(1, MOST_VALUES // prototypes.numel()))
+        return torch.cat([self.attention.scores(prototypes, part.to(prototypes.device)).cpu() for part in parts])
+
+    def alternatives(self, images: Images) -> dict[str, Tensor]:
+        return {}
+
+    def memory(self) -> Memory:
+        return Memory(images=0, floats=self.network.head.weight.numel())
+
+    def state(self) -> dict[str, Tensor]:
+        """backbone.*, head.weight (the prototypes), attention.*"""
+        attention = {f"attention.{name}": value.cpu().clone() for name, value in self.attention.state_dict().items()}
+        return {**self.network.state(), **attention}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state(state)
+        attention = {
+            name.removeprefix("attention."): value for name, value in state.items() if name.startswith("attention.")
+        }
+        load_state(self.attention, attention, "the state")

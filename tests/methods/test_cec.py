@@ -1,0 +1,212 @@
+"""CEC against its attention layer and its episodes written out in loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fscil.errors import ProtocolError
+from fscil.methods import cec
+from fscil.methods.cec import Cec, GraphAttention, episode, episodes_of, rotated
+from fscil.training import Trainer
+from helpers import part, small_config
+
+CPU = torch.device("cpu")
+
+
+def naive_attention(layer, prototypes, query):
+    """The graph of one query: every node attends to every node, itself included."""
+    nodes = [*prototypes, query]
+    updated = []
+    for node in nodes:
+        asked = layer.ask.weight @ node
+        weights = [math.exp(float(asked @ (layer.answer.weight @ other)) / math.sqrt(len(node))) for other in nodes]
+        message = sum(w / sum(weights) * (layer.value.weight @ other) for w, other in zip(weights, nodes, strict=True))
+        summed = node + message
+        centred = summed - summed.mean()
+        normed = centred / torch.sqrt((centred**2).mean() + 1e-5)
+        updated.append(normed * layer.norm.weight + layer.norm.bias)
+    return updated[:-1], updated[-1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("classes", [1, 2, 7])
+def test_attention_is_that_over_the_graph_of_each_query(classes):
+    torch.manual_seed(0)
+    layer = GraphAttention(6)
+    layer.norm.weight.uniform_(0.5, 2)
+    layer.norm.bias.normal_()
+    prototypes, queries = 2 * torch.randn(classes, 6), 2 * torch.randn(4, 6)
+    updated, updated_queries = layer(prototypes, queries)
+    scores = layer.scores(prototypes, queries)
+    for n, query in enumerate(queries):
+        expected, expected_query = naive_attention(layer, prototypes, query)
+        torch.testing.assert_close(updated[n], torch.stack(expected), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(updated_queries[n], expected_query, rtol=1e-4, atol=1e-5)
+        for c, prototype in enumerate(expected):
+            cosine = float(prototype @ expected_query / (prototype.norm() * expected_query.norm()))
+            assert float(scores[n, c]) == pytest.approx(cosine, abs=1e-4)
+
+
+def test_the_layer_has_no_more_weights_than_the_paper_gives_it():
+    assert {name: tuple(value.shape) for name, value in GraphAttention(5).named_parameters()} == {
+        "ask.weight": (5, 5),
+        "answer.weight": (5, 5),
+        "value.weight": (5, 5),
+        "norm.weight": (5,),
+        "norm.bias": (5,),
+    }
+
+
+def test_rotations_are_quarter_turns_of_each_image():
+    images, turns = torch.rand(6, 3, 4, 4), torch.tensor([1, 2, 3, 3, 2, 1])
+    for image, turn, found in zip(images, turns.tolist(), rotated(images, turns), strict=True):
+        np.testing.assert_array_equal(found.numpy(), np.rot90(image.numpy(), turn, axes=(1, 2)))
+
+
+# Episodes
+
+
+def test_an_episode_has_one_prototype_and_other_images_of_each_class():
+    labels = np.repeat(np.arange(40), 30)
+    support, queries = episode(labels, np.random.default_rng(0))
+    chosen = labels[support]
+    assert len(set(chosen)) == len(support) == 15
+    assert sorted(labels[queries]) == sorted(np.repeat(chosen, 15))
+    assert len(set(support) | set(queries)) == 15 * 16
+
+
+def test_an_episode_makes_do_with_what_there_is():
+    labels = np.array([0, 0, 0, 1, 2, 2])
+    support, queries = episode(labels, np.random.default_rng(0))
+    assert sorted(labels[support]) == [0, 1, 2]
+    assert sorted(labels[queries]) == [0, 0, 2]
+    assert not set(support) & set(queries)
+
+
+@pytest.mark.parametrize(
+    ("counts", "epochs", "expected"),
+    [
+        ([500] * 60, 100, 5000),  # the paper's
+        ([500] * 60, 200, 5000),
+        ([500] * 60, 10, 500),
+        ([30] * 100, 4, 4 * 13),  # 3000 images, 240 of them in an episode
+        ([8] * 6, 4, 4),
+        ([1] * 6, 4, 0),  # no image is left to ask about
+        ([8] * 6, 0, 0),
+    ],
+)
+def test_as_many_episodes_as_the_recipe_has_room_for(counts, epochs, expected):
+    assert episodes_of(small_config(f"train.epochs={epochs}"), Images_of(counts)) == expected
+
+
+class Images_of:
+    """Only what counting needs: labels, no pixels."""
+
+    def __init__(self, counts):
+        self.counts = dict(enumerate(counts))
+
+    def __len__(self):
+        return sum(self.counts.values())
+
+
+def method_of(*assignments):
+    config = small_config("views.scale=[1,1]", "views.ratio=[1,1]", "views.flip=0", "views.jitter=0",
+                          "views.grayscale=0", *assignments)  # fmt: skip
+    return Cec(config, Trainer(config.train, CPU, quiet=True))
+
+
+def test_the_loss_of_an_episode_counts_rotated_classes_as_new_ones():
+    """Without augmentation the views are the images, so that all of it can be written out."""
+    method, base = method_of(), part([4, 3, 4], 0)
+    method.network.settle()
+    with torch.no_grad():
+        found = float(method._episode_loss(base, np.random.default_rng(5), torch.Generator().manual_seed(0)))
+
+        random = np.random.default_rng(5)
+        support, queries = episode(base.labels, random)
+        turns = random.integers(1, 4, 3)
+        order = list(base.labels[support])
+
+        def feature(position, turn):
+            pixels, sizes = base.batch(np.array([position]))
+            image = method.network.features._preprocess(torch.from_numpy(pixels), torch.from_numpy(sizes))
+            turned = torch.from_numpy(np.rot90(image.numpy(), turn, axes=(2, 3)).copy())
+            return method.network.backbone(turned)[0]
+
+        prototypes = [feature(position, 0) for position in support]
+        prototypes += [feature(position, turn) for position, turn in zip(support, turns, strict=True)]
+        losses = []
+        for new in (False, True):
+            for position in queries:
+                known = order.index(base.labels[position])
+                query = feature(position, turns[known] if new else 0)
+                updated, query = naive_attention(method.attention, prototypes, query)
+                cosines = torch.stack([F.cosine_similarity(each, query, dim=0) for each in updated])
+                losses.append(float(F.cross_entropy(16 * cosines, torch.tensor(known + 3 * new))))
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-3)
+
+
+def test_episodes_move_encoder_and_attention_but_no_batch_norm_statistics():
+    method, base = method_of("train.epochs=2"), part([4] * 4, 0)
+    method.network.fit_base(base)
+    before = method.state()
+    method._play_sessions(base)
+    after = method.state()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name for name in before if name.startswith("attention.")} <= changed
+    assert any(name.startswith("backbone.") and name.endswith("weight") for name in changed)
+    assert not [name for name in changed if "running" in name or "num_batches" in name]
+
+
+def test_an_episode_in_parts_has_the_same_gradient(monkeypatch):
+    method, base = method_of(), part([4] * 4, 0)
+    method.network.settle()
+    gradients = []
+    for most in (cec.MOST_PIXELS, 16 * 16 * 5):
+        monkeypatch.setattr(cec, "MOST_PIXELS", most)
+        method.network.backbone.zero_grad()
+        method._episode_loss(base, np.random.default_rng(0), torch.Generator().manual_seed(0)).backward()
+        gradients.append([each.grad.clone() for each in method.network.backbone.parameters()])
+    for whole, in_parts in zip(*gradients, strict=True):
+        torch.testing.assert_close(in_parts, whole, rtol=1e-3, atol=1e-5)
+
+
+# Sessions
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    method = method_of("train.epochs=2")
+    method.fit_base(part([4] * 4, 0), (2,))
+    method.learn(part([0] * 4 + [2, 2], 100))
+    return method
+
+
+def test_prototypes_are_class_means_under_the_network_after_the_episodes(fitted):
+    prototypes = fitted.network.head.weight.detach()
+    for images, classes in ((part([4] * 4, 0), range(4)), (part([0] * 4 + [2, 2], 100), (4, 5))):
+        features = fitted.network.features(images)
+        for label in classes:
+            mean = features[torch.from_numpy(images.labels == label)].mean(0)
+            torch.testing.assert_close(prototypes[label], mean, rtol=1e-4, atol=1e-6)
+    assert fitted.memory().images == 0
+    assert fitted.memory().floats == prototypes.numel()
+
+
+def test_a_query_alone_scores_as_it_does_among_others(fitted, monkeypatch):
+    test = part([3] * 6, 10_000)
+    together = fitted.scores(test)
+    assert together.shape == (18, 6)
+    for position in range(len(test)):
+        alone = fitted.scores(test.select([position]))
+        torch.testing.assert_close(alone[0], together[position], rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(cec, "MOST_VALUES", 1)  # so little memory that queries are scored one by one
+    torch.testing.assert_close(fitted.scores(test), together, rtol=1e-4, atol=1e-5)
+
+
+def test_classes_must_arrive_in_order(fitted):
+    with pytest.raises(ProtocolError, match="numbered from 6"):
+        fitted.learn(part([0] * 7 + [2], 100))

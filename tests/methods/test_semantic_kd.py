@@ -1,0 +1,226 @@
+"""Semantic-aware distillation against its formulas written out in loops, and what it may know of names."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fscil import sessions
+from fscil.errors import ConfigError, DataError
+from fscil.methods import semantic_kd
+from fscil.methods.feature_training import distillation, standardised
+from fscil.methods.semantic_kd import SemanticKD, SemanticMapping, superclass_centres
+from fscil.protocol import Protocol
+from fscil.training import Trainer
+from helpers import NAMES, small_config, tiny_dataset
+
+CPU = torch.device("cpu")
+DATA = tiny_dataset(12, train=6, test=3)
+PROTOCOL = Protocol(6, 2, 3, 2)
+BASE = sessions.base_images(DATA, PROTOCOL)
+TABLE = np.random.default_rng(0).normal(size=(12, 5))
+
+
+def write(path, table=TABLE, names=NAMES):
+    lines = [" ".join([name, *map(str, vector)]) for name, vector in zip(names, table, strict=False)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def build(path, *assignments):
+    config = small_config("train.epochs=1", "incremental.epochs=3", f"data.word_vectors={path}", *assignments)
+    return SemanticKD(config, Trainer(config.train, CPU, quiet=True), NAMES)
+
+
+def session(number):
+    return DATA.train.select(PROTOCOL.samples(DATA.train.labels, number, 0)).relabel(PROTOCOL.seen(number))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("words") / "vectors.txt")
+
+
+@pytest.fixture(scope="module")
+def state(words):
+    method = build(words)
+    method.fit_base(BASE, (2,))
+    return method.state()
+
+
+@pytest.fixture
+def fitted(words, state):
+    method = build(words)
+    method.load_state(state)
+    return method
+
+
+# The formulas
+
+
+def softmax(values):
+    powers = [math.exp(value - max(values)) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def times(layer, vector):
+    return (layer.weight.double() @ vector + layer.bias.double()).detach()
+
+
+def naive_mapping(mapping, feature):
+    """One feature -> its place in word space, and its attention."""
+    attention = softmax(times(mapping.attention, feature).tolist())
+    everything = times(mapping.embeddings, feature)
+    width = len(everything) // len(attention)
+    embedding = torch.zeros(width, dtype=torch.float64)
+    for number, share in enumerate(attention):
+        own = everything[number * width : (number + 1) * width]
+        embedding += share * torch.where(own > 0, own, 0.01 * own)
+    first, _, last = mapping.mapping
+    hidden = times(first, torch.cat([feature, embedding]))
+    return times(last, torch.where(hidden > 0, hidden, 0.01 * hidden)), attention
+
+
+def unit(vector):
+    vector = np.asarray(vector, np.float64)
+    return torch.from_numpy(vector / math.sqrt((vector**2).sum()))
+
+
+def naive_scores(mapping, feature, classes):
+    return [float(naive_mapping(mapping, feature)[0] @ unit(TABLE[label])) for label in range(classes)]
+
+
+def test_embeddings_of_superclasses_are_mixed_by_attention():
+    torch.manual_seed(0)
+    mapping = SemanticMapping(7, 5, superclasses=3)
+    features = torch.randn(4, 7)
+    mapped, logits = mapping(features)
+    for feature, place, logit in zip(features, mapped, logits, strict=True):
+        expected, attention = naive_mapping(mapping, feature.double())
+        np.testing.assert_allclose(place.detach(), expected, atol=1e-5)
+        np.testing.assert_allclose(softmax(logit.tolist()), attention, atol=1e-6)
+
+
+def test_a_class_scores_by_the_similarity_to_its_word_vector(fitted):
+    features = standardised(fitted.network.features(DATA.test)).double()
+    for classes in (6, 8):
+        expected = [naive_scores(fitted._mapping, feature, classes) for feature in features]
+        np.testing.assert_allclose(fitted.scores(DATA.test), expected, atol=1e-4)
+        fitted.learn(session(1)) if classes == 6 else None
+
+
+def test_features_are_standardised():
+    feature = [1.0, 2.0, 6.0, 7.0]
+    found = standardised(torch.tensor([feature, [10 * value for value in feature]]))
+    expected = [(value - 4) / math.sqrt((9 + 4 + 4 + 9) / 4) for value in feature]
+    np.testing.assert_allclose(found, [expected, expected], atol=1e-5)
+
+
+def naive_distillation(scores, old):
+    """Kullback-Leibler divergence at temperature 2 over the old classes, times its square."""
+    total = 0.0
+    for ours, theirs in zip(scores, old, strict=True):
+        p, q = softmax([x / 2 for x in theirs]), softmax([x / 2 for x in ours[: len(theirs)]])
+        total += 4 * sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+    return total / len(scores)
+
+
+def test_distillation_is_over_the_old_classes():
+    torch.manual_seed(0)
+    scores, old = 3 * torch.randn(5, 6), 3 * torch.randn(5, 4)
+    assert float(distillation(scores, old)) == pytest.approx(
+        naive_distillation(scores.tolist(), old.tolist()), rel=1e-4
+    )
+    scores[:, :4] = old
+    assert float(distillation(scores, old)) == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_loss_is_word_and_superclass_and_distillation(fitted, before):
+    features, labels = standardised(torch.randn(4, fitted.network.backbone.feature_dim)), torch.tensor([0, 3, 5, 3])
+    old = torch.randn(4, 4) if before else None
+    expected = 0.0
+    for feature, label in zip(features.double(), labels.tolist(), strict=True):
+        gaps = [float(((unit(TABLE[label]) - centre) ** 2).sum()) for centre in fitted._centres.double()]
+        _, attention = naive_mapping(fitted._mapping, feature)
+        expected -= math.log(attention[gaps.index(min(gaps))]) / 4
+        expected -= math.log(softmax(naive_scores(fitted._mapping, feature, 6))[label]) / 4
+    if old is not None:
+        scores = [naive_scores(fitted._mapping, feature, 6) for feature in features.double()]
+        expected += naive_distillation(scores, old.tolist())
+    assert fitted.loss(features, labels, old).item() == pytest.approx(expected, rel=1e-4)
+
+
+# Superclasses
+
+
+def test_superclasses_are_clusters_of_words():
+    """Nine classes in three groups that anybody can see."""
+    random = np.random.default_rng(0)
+    groups = np.repeat(10 * np.eye(3), 3, axis=0)[random.permutation(9)]
+    words = torch.from_numpy(groups + 0.1 * random.normal(size=(9, 3))).float()
+    centres = superclass_centres(words, seed=0)
+    expected = [words[groups[:, axis] > 0].mean(0).tolist() for axis in range(3)]
+    np.testing.assert_allclose(sorted(centres.tolist()), sorted(expected), atol=1e-5)
+
+
+def test_equal_words_are_one_superclass():
+    assert superclass_centres(torch.ones(9, 3), seed=0).shape == (1, 3)
+
+
+# Sessions
+
+
+def test_the_backbone_stays_as_it_is(fitted):
+    before = {name: value.clone() for name, value in fitted.network.backbone.state_dict().items()}
+    mapping = fitted._mapping.mapping[0].weight.clone()
+    fitted.learn(session(1))
+    assert all(torch.equal(before[name], value) for name, value in fitted.network.backbone.state_dict().items())
+    assert not torch.equal(mapping, fitted._mapping.mapping[0].weight)
+
+
+def test_distillation_holds_the_old_answers(words, state, monkeypatch):
+    moved = []
+    for weight in (0.0, 10.0):
+        monkeypatch.setattr(semantic_kd, "DISTILLATION", weight)
+        monkeypatch.setattr(semantic_kd, "SESSION_RATE", 1e-3)
+        method = build(words, "incremental.epochs=20")
+        method.load_state(state)
+        before = method.scores(session(1))
+        method.learn(session(1))
+        moved.append(float(distillation(method.scores(session(1)), before)))
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_nothing_is_known_of_the_words_to_come(words, tmp_path):
+    """Other vectors for classes of the third session change nothing before it."""
+    other = TABLE.copy()
+    other[10:] = 7.0
+    first, second = build(words), build(write(tmp_path / "other.txt", other))
+    for method in (first, second):
+        method.fit_base(BASE, (2,))
+        method.learn(session(1))
+        method.learn(session(2))
+    assert torch.equal(first.scores(DATA.test), second.scores(DATA.test))
+    assert all(torch.equal(value, second.state()[name]) for name, value in first.state().items())
+    for method in (first, second):
+        method.learn(session(3))
+    assert not torch.equal(first.scores(DATA.test), second.scores(DATA.test))
+
+
+def test_word_vectors_are_its_memory(fitted):
+    assert len(fitted._centres) == 2
+    assert (fitted.memory().images, fitted.memory().floats) == (0, (6 + 2) * 5)
+    fitted.learn(session(1))
+    assert (fitted.memory().images, fitted.memory().floats) == (0, (8 + 2) * 5)
+
+
+def test_a_recipe_without_word_vectors_is_refused_before_any_training():
+    with pytest.raises(ConfigError, match="semantic_kd needs word vectors"):
+        build("")
+
+
+def test_a_class_without_a_word_vector_is_named(tmp_path):
+    with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
+        build(write(tmp_path / "short.txt", TABLE[:10]))

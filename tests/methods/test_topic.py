@@ -1,0 +1,148 @@
+"""TOPIC against its losses written out in loops, and what a session does to its nodes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fscil.data.images import Images
+from fscil.methods import topic
+from fscil.methods.neural_gas import NO_EDGE
+from fscil.methods.topic import Topic, anchor_loss, min_max_loss, node_spread
+from fscil.training import Trainer
+from helpers import part, small_config
+
+CPU = torch.device("cpu")
+
+
+def test_anchor_loss_is_the_mean_mahalanobis_distance():
+    torch.manual_seed(0)
+    features, centroids, spread = torch.randn(5, 3), torch.randn(5, 3), torch.rand(5, 3) + 0.1
+    total = 0.0
+    for j in range(5):
+        away = features[j] - centroids[j]
+        total += float(away @ torch.diag(1 / spread[j]) @ away)
+    assert float(anchor_loss(features, centroids, spread)) == pytest.approx(total / (5 * 3), rel=1e-5)
+
+
+def cosine_distance(a, b):
+    return 1 - sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+
+def naive_min_max(features, labels, centroids, node_labels, linked, margin):
+    total = 0.0
+    for feature, label in zip(features, labels, strict=True):
+        own = [j for j, other in enumerate(node_labels) if other == label]
+        nearest = min(own, key=lambda j: cosine_distance(feature, centroids[j]))
+        total += cosine_distance(feature, centroids[nearest])
+        for j, other in enumerate(node_labels):
+            if linked[nearest][j] and other != label:
+                total += max(0.0, margin - cosine_distance(feature, centroids[j]))
+    return total / len(features)
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.5])
+def test_min_max_loss_is_the_sum_over_linked_rivals(margin):
+    torch.manual_seed(1)
+    features, centroids = torch.randn(6, 4), torch.randn(9, 4)
+    labels, node_labels = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    linked = torch.rand(9, 9) < 0.5
+    linked = linked | linked.T
+    found = min_max_loss(features, labels, centroids, node_labels, linked, margin)
+    arrays = (each.tolist() for each in (features, labels, centroids, node_labels, linked))
+    assert float(found) == pytest.approx(naive_min_max(*arrays, margin), rel=1e-4)
+
+
+def test_min_max_loss_pulls_to_the_own_node_and_pushes_from_linked_ones():
+    feature = torch.tensor([[1.0, 1.0]], requires_grad=True)
+    nodes, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([7, 8])
+    linked = torch.tensor([[False, True], [True, False]])
+    min_max_loss(feature, torch.tensor([7]), nodes, labels, linked).backward()
+    assert feature.grad[0, 0] < 0 < feature.grad[0, 1]  # downhill is towards the first node
+
+
+def test_spread_is_the_variance_about_each_node_and_one_feature_more():
+    random = np.random.default_rng(0)
+    features = torch.from_numpy(random.normal(size=(40, 3)).astype(np.float32))
+    centroids = torch.cat([features[:4], torch.full((1, 3), 100.0)])  # the last is nearest to none
+    overall = float((features**2).mean())
+    nearest = [min(range(5), key=lambda j: math.dist(f, centroids[j])) for f in features]
+    for j, row in enumerate(node_spread(features, centroids)):
+        own = [i for i in range(40) if nearest[i] == j]
+        for k in range(3):
+            squares = sum(float(features[i, k] - centroids[j, k]) ** 2 for i in own)
+            assert float(row[k]) == pytest.approx((squares + overall) / (len(own) + 1), rel=1e-4)
+
+
+def trained(*assignments):
+    config = small_config("train.epochs=2", "incremental.epochs=5", "incremental.lr=0.01", *assignments)
+    method = Topic(config, Trainer(config.train, CPU, quiet=True))
+    method.fit_base(part([6] * 4, 0), (2,))
+    return method
+
+
+def new_images(first, way=2, shots=2):
+    images = part([0] * first + [shots] * way, 500)
+    assert sorted(images.counts) == list(range(first, first + way))
+    return images
+
+
+def rows(images):
+    pixels, _ = images.batch(np.arange(len(images)))
+    return [(image.tobytes(), int(label)) for image, label in zip(pixels, images.labels, strict=True)]
+
+
+def test_each_node_keeps_the_nearest_base_image(monkeypatch):
+    monkeypatch.setattr(topic, "NODES", 7)
+    method, base = trained(), part([6] * 4, 0)
+    features = method.network.features(base).numpy()
+    nearest = [int(np.linalg.norm(features - centroid, axis=1).argmin()) for centroid in method.gas.centroids]
+    assert rows(method.nodes) == rows(base.select(nearest))
+    assert method.memory().images == 7
+
+
+def test_a_session_adds_a_node_per_class_and_leaves_the_old_ones_in_place(monkeypatch):
+    monkeypatch.setattr(topic, "NODES", 7)
+    method, new = trained(), new_images(4)
+    before, kept, ages = method.gas.centroids.copy(), rows(method.nodes), method.gas.ages.copy()
+    method.learn(new)
+    assert len(method.nodes) == len(method.gas.centroids) == len(method.spread) == 9
+    np.testing.assert_array_equal(method.gas.centroids[:7], before)
+    assert rows(method.nodes)[:7] == kept
+    features = method.network.features(new).numpy()
+    for place, label in ((7, 4), (8, 5)):
+        own = features[new.labels == label]
+        np.testing.assert_allclose(method.gas.centroids[place], own.mean(0), rtol=1e-4, atol=1e-6)
+        assert rows(method.nodes)[place] in rows(new.of_classes([label]))
+    assert ages.shape == (7, 7)
+    assert (method.gas.ages[7:] != NO_EDGE).any(axis=1).all()
+
+
+def test_the_anchor_holds_features_in_place(monkeypatch):
+    """With it, the images of the nodes end nearer to where they were than without."""
+    moved = []
+    for weight in (0.0, 0.5):
+        monkeypatch.setattr(topic, "ANCHOR_WEIGHT", weight)
+        method = trained("incremental.epochs=20")
+        nodes = method.nodes
+        method.learn(new_images(4))
+        now = method.network.features(nodes)
+        old = slice(0, len(nodes))
+        centroids = torch.from_numpy(method.gas.centroids[old])
+        moved.append(float(anchor_loss(now, centroids, method.spread[old])))
+    assert moved[1] < moved[0]
+
+
+def test_no_more_nodes_than_base_images():
+    assert trained().memory().images == 24
+
+
+def test_a_node_image_is_a_copy():
+    config = small_config("train.epochs=1")
+    method, base = Topic(config, Trainer(config.train, CPU, quiet=True)), part([3] * 3, 0)
+    method.fit_base(base, (1,))
+    kept = rows(method.nodes)
+    base.pixels.array[:] = 0
+    assert rows(method.nodes) == kept
+    assert isinstance(method.nodes, Images)

@@ -1,0 +1,118 @@
+"""Starting and ending: what is refused at the start, what survives kill -9, what SIGTERM lets finish."""
+
+import json
+import signal
+import socket
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+
+from fscil.classifier import Classifier, StoredClassifier
+from fscil.errors import ConfigError, StoreError
+from fscil.serve import run
+from serving import Server, form, photo, process, served
+
+
+def test_other_addresses_need_a_key(model):
+    for host in ("0.0.0.0", "::", "example.org", ""):
+        with pytest.raises(ConfigError, match="key file"):
+            run(model, host=host)
+
+
+def test_a_missing_key_file_is_no_open_door(model, tmp_path):
+    with pytest.raises(ConfigError, match="no such key file"):
+        run(model, key_file=tmp_path / "none.txt")
+
+
+def test_a_port_in_use(model):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port}.*--port"):
+            run(model, port=port)
+
+
+def test_without_the_extra_it_says_how_to_get_it(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fscil\[serve\]'"):
+        run(model)
+
+
+def test_no_model_there(tmp_path):
+    with pytest.raises(StoreError):
+        run(tmp_path / "none", port=0)
+
+
+def test_one_server_per_model(model):
+    with served(model), pytest.raises(StoreError, match="server is using this model"):
+        run(model, port=0)
+
+
+def test_an_acknowledged_enrolment_survives_kill_9_and_no_other_process_enrolls_meanwhile(model):
+    server = Server(model)
+    for label in range(4):
+        answer = server.client.post(f"/classes/class {label}", files=form(photo(label, 0), photo(label, 1)))
+        assert answer.json()["added"] == 2
+    assert server.client.delete("/classes/class 3").status_code == 200
+    code, _ = server.end(signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    with process(model) as again:  # the lock went with its holder, and is held again
+        found = again.client.get("/classes").json()["classes"]
+        assert {known["name"]: known["photos"] for known in found} == {f"class {label}": 2 for label in range(3)}
+        (answer,) = again.client.post("/predict", files=form(photo(1, 0))).json()["predictions"]
+        assert answer["label"] == "class 1"
+        with StoredClassifier.open(model) as other, pytest.raises(StoreError, match="server is using this model"):
+            other.enroll("class 1", [photo(1, 2)])
+        assert again.client.post("/classes/class 1", files=form(photo(1, 2))).json()["photos"] == 3
+
+
+def takes_connections(place):
+    try:
+        socket.create_connection((place.hostname, place.port), timeout=60).close()
+    except ConnectionResetError:  # it was about to close
+        return True
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_under_way_finish_and_refuses_new_ones(model, number):
+    server = Server(model)
+    place = urlsplit(server.url)
+    content = photo(1, 0)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as slow:
+        slow.sendall(
+            f"POST /classes/slow HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: image/png\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n".encode()
+            + content[:100]
+        )
+        while "fscil_in_flight 1.0" not in server.client.get("/metrics").text:
+            pass
+        server.process.send_signal(number)
+        while takes_connections(place):
+            pass
+        slow.sendall(content[100:])
+        answer = b""
+        while piece := slow.recv(65536):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(body) == {"name": "slow", "added": 1, "photos": 1}
+    server.client.close()
+    output, errors = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    assert (output, errors) == ("", "")
+    assert [known.name for known in Classifier.load(model).classes()] == ["slow"]
+
+
+def test_a_failure_inside_is_told_plainly_and_logged(model, caplog):
+    with served(model) as client:
+        (model / "model.json").unlink()
+        answer = client.post("/classes/x", files=form(photo(0, 0)))
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "Something went wrong in the service; its log says what."}
+        assert client.get("/health").status_code == 200
+    (record,) = [record for record in caplog.records if record.name == "fscil.serve"]
+    assert record.getMessage() == "POST '/classes/x' failed"
+    assert isinstance(record.exc_info[1], StoreError)

@@ -1,0 +1,220 @@
+"""What is refused, with which status, and always in words: keys, other sites, limits, bad photos and names."""
+
+import io
+import socket
+from urllib.parse import quote, urlsplit
+
+import pytest
+from PIL import Image
+
+from serving import ENROLL, READ, form, photo, process, tiny_classifier
+
+LIMITS = {"body": 20_000, "files": 3, "pixels": 100 * 100, "in_flight": 2, "queued": 2}
+
+
+def error(answer, status):
+    """The answer's message, once its status and shape are as they should be."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert list(answer.json()) == ["error"]
+    assert "Traceback" not in answer.text
+    return answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A process with small limits."""
+    model = tmp_path_factory.mktemp("narrow") / "model"
+    tiny_classifier().save(model)
+    with process(model, limits=LIMITS) as server:
+        yield server
+
+
+# Photos
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classes/x"])
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        (b"plain text", 415, "photo1.png: not a JPEG, PNG, WEBP, BMP or GIF image"),
+        (b"", 415, "photo1.png: not a JPEG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not a JPEG"),
+        (photo(0, 0)[:200], 422, "photo1.png: corrupt or truncated"),
+    ],
+)
+def test_a_bad_photo_is_named_and_nothing_is_learned(client, path, content, status, message):
+    assert message in error(client.post(path, files=form(photo(0, 0), content)), status)
+    assert client.get("/classes").json()["total"] == 0
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classes/x"])
+def test_no_photo(client, path):
+    assert "No photo" in error(client.post(path, files={"other": (None, "text")}), 422)
+    assert "no body" in error(client.post(path, headers={"content-type": "image/png"}), 422)
+    assert "multipart" in error(client.post(path), 415)
+    assert "multipart" in error(client.post(path, json={"files": []}), 415)
+    broken = client.post(path, content=b"--x\r\nnonsense", headers={"content-type": "multipart/form-data; boundary=x"})
+    error(broken, 422)
+    error(client.post(path, content=b"", headers={"content-type": "multipart/form-data"}), 422)
+
+
+def test_folders_and_control_characters_of_a_file_name_are_left_out(client):
+    for sent, shown in (("../../etc/x.png", "x.png"), ("C:\\me\\y.png", "y.png"), ("a\u202eb.png", "a?b.png")):
+        answer = client.post("/predict", files={"files": (sent, photo(0, 0), "image/png")})
+        assert answer.json()["predictions"][0]["file"] == shown
+
+
+# Names and numbers
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\tb", "a\x00b", "a\x1b[31m"])
+def test_a_name_no_class_can_have(client, name):
+    error(client.post(f"/classes/{quote(name, safe='')}", files=form(photo(0, 0))), 422)
+    error(client.delete(f"/classes/{quote(name, safe='')}"), 422)
+
+
+def test_a_name_that_is_not_utf8(client):
+    assert "UTF-8" in error(client.post("/classes/%FF%FE", files=form(photo(0, 0))), 422)
+
+
+def test_an_unknown_name(client):
+    assert "no class" in error(client.delete("/classes/nobody"), 404)
+    assert "no class" in error(client.get("/classes/nobody/thumbnail"), 404)
+
+
+@pytest.mark.parametrize("query", ["top=0", "top=101", "top=x"])
+def test_a_number_out_of_range(client, query):
+    assert error(client.post(f"/predict?{query}", files=form(photo(0, 0))), 422).startswith("top: ")
+
+
+def test_no_such_page_and_no_such_method(client):
+    error(client.get("/nothing"), 404)
+    error(client.get("/../serve/app.py"), 404)
+    error(client.put("/predict"), 405)
+    error(client.get("/docs"), 404)
+
+
+# Other sites
+
+
+def test_a_rebound_name_is_refused(client):
+    assert "loopback" in error(client.get("/classes", headers={"host": "evil.example"}), 403)
+
+
+def test_another_sites_post_is_refused_and_changes_nothing(client):
+    answer = client.post("/classes/x", files=form(photo(0, 0)), headers={"origin": "http://evil.example"})
+    assert "other sites" in error(answer, 403)
+    assert client.get("/classes").json()["total"] == 0
+    assert "access-control-allow-origin" not in answer.headers
+
+
+# Keys
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("wrong-0123456789abcdef"), {"x-api-key": READ[:-1]}])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/classes"), ("GET", "/metrics"), ("POST", "/predict"), ("DELETE", "/classes/x")]
+)
+def test_without_a_good_key_nothing_is_told(locked, headers, method, path):
+    answer = locked.request(method, path, headers=headers)
+    assert "key" in error(answer, 401)
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_page_and_the_sign_of_life_need_no_key(locked):
+    for path in ("/", "/app.js", "/style.css", "/icon.svg", "/health", "/openapi.json"):
+        assert locked.get(path).status_code == 200
+
+
+def test_a_read_key_reads_only(locked):
+    assert locked.post("/predict", files=form(photo(0, 0)), headers=bearer(READ)).status_code == 200
+    assert locked.get("/classes", headers={"x-api-key": READ}).json()["may_enroll"] is False
+    assert "may read" in error(locked.post("/classes/x", files=form(photo(0, 0)), headers=bearer(READ)), 403)
+    assert "may read" in error(locked.delete("/classes/x", headers=bearer(READ)), 403)
+
+
+def test_an_enroll_key_does_everything(locked):
+    assert locked.post("/classes/x", files=form(photo(0, 0)), headers=bearer(ENROLL)).status_code == 200
+    assert locked.get("/classes", headers=bearer(ENROLL)).json()["may_enroll"] is True
+    assert locked.get("/classes/x/thumbnail", headers=bearer(READ)).status_code == 200
+    assert locked.get("/metrics", headers=bearer(READ)).status_code == 200
+    assert locked.delete("/classes/x", headers={"x-api-key": ENROLL}).status_code == 200
+
+
+# Limits
+
+
+def test_too_many_bytes_whether_announced_or_not(narrow):
+    large = b"x" * 30_000
+    assert "larger than" in error(narrow.client.post("/predict", files=form(large)), 413)
+    pieces = (large[start : start + 1000] for start in range(0, len(large), 1000))
+    answer = narrow.client.post("/predict", content=pieces, headers={"content-type": "image/png"})
+    assert answer.request.headers["transfer-encoding"] == "chunked"
+    assert "larger than" in error(answer, 413)
+
+
+def test_a_body_is_not_waited_for_when_its_length_is_too_large(narrow):
+    with Held(narrow, length=30_000) as stalled:
+        assert stalled.answer().startswith(b"HTTP/1.1 413 ")
+
+
+def test_too_many_files(narrow):
+    for count in (4, 5, 40):
+        assert "More than 3 photos" in error(narrow.client.post("/predict", files=form(*[b"x"] * count)), 413)
+
+
+def test_too_many_pixels(narrow):
+    def blank(width, height):
+        file = io.BytesIO()
+        Image.new("RGB", (width, height)).save(file, "PNG")
+        return file.getvalue()
+
+    assert narrow.client.post("/predict", files=form(blank(100, 100))).status_code == 200
+    assert "pixels" in error(narrow.client.post("/predict", files=form(blank(101, 100))), 413)
+
+
+def test_too_many_photos_waiting(narrow):
+    answer = narrow.client.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
+    assert "waiting" in error(answer, 503)
+    assert answer.headers["retry-after"] == "1"
+    assert narrow.client.post("/predict", files=form(photo(0, 0), photo(0, 1))).status_code == 200
+
+
+def test_too_many_requests_at_once(narrow):
+    with Held(narrow), Held(narrow):
+        while "fscil_in_flight 2.0" not in narrow.client.get("/metrics").text:  # looking is possible all the time
+            pass
+        answer = narrow.client.post("/predict", files=form(photo(0, 0)))
+        assert "Too many requests" in error(answer, 429)
+        assert answer.headers["retry-after"] == "1"
+        assert narrow.client.get("/health").status_code == 200
+    while "fscil_in_flight 0.0" not in narrow.client.get("/metrics").text:  # they left: not an error, and no trace
+        pass
+    assert 'route="/predict",status="499"} 2.0' in narrow.client.get("/metrics").text
+    assert narrow.client.post("/predict", files=form(photo(0, 0))).status_code == 200
+
+
+class Held:
+    """A request whose body does not come, over a bare socket."""
+
+    def __init__(self, server, length=1000):
+        place = urlsplit(server.url)
+        self.socket = socket.create_connection((place.hostname, place.port), timeout=60)
+        self.socket.sendall(
+            f"POST /predict HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: image/png\r\n"
+            f"Content-Length: {length}\r\n\r\n".encode()
+        )
+
+    def answer(self):
+        return self.socket.recv(1000)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()

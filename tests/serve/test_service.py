@@ -1,0 +1,199 @@
+"""The service over real sockets: what it answers agrees with the classifier, and enrolments are counted once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+
+import pytest
+
+from fscil.classifier import Classifier, StoredClassifier
+from serving import form, photo, served, tiny_classifier
+
+NAMES = ["red panda", "鹿", "a/b", "50% off?", "x#y&z=1", "thumbnail", "a/thumbnail", "Ünïcödé", "🦊", "x/", "a+b"]
+
+
+def address(name):
+    return f"/classes/{quote(name, safe='')}"
+
+
+@pytest.fixture
+def fresh(client):
+    """The shared service without any class."""
+    for known in client.get("/classes").json()["classes"]:
+        assert client.delete(address(known["name"])).status_code == 200
+    return client
+
+
+def test_health(client):
+    answer = client.get("/health")
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "ok"
+
+
+def test_nothing_enrolled(fresh):
+    (found,) = fresh.post("/predict", files=form(photo(0, 0))).json()["predictions"]
+    assert found == {"file": "photo0.png", "label": None, "score": 0, "runner_up": None, "margin": 0, "ranking": []}
+    assert fresh.get("/classes").json() == {"classes": [], "total": 0, "calibrated": False, "may_enroll": True}
+
+
+def test_answers_are_those_of_the_classifier(fresh):
+    classifier = tiny_classifier()
+    for label in range(5):
+        shots = [photo(label, seed) for seed in range(3)]
+        classifier.enroll(f"class {label}", shots)
+        answer = fresh.post(address(f"class {label}"), files=form(*shots))
+        assert answer.json() == {"name": f"class {label}", "added": 3, "photos": 3}
+    asked = [photo(label, 10 + label) for label in range(5)]
+    found = fresh.post("/predict?top=3", files=form(*asked)).json()["predictions"]
+    expected = classifier.predict(asked, top=3)
+    assert [each["file"] for each in found] == [f"photo{number}.png" for number in range(5)]
+    for mine, right in zip(found, expected, strict=True):
+        assert (mine["label"], mine["runner_up"]) == (right.label, right.runner_up)
+        assert [each["label"] for each in mine["ranking"]] == [name for name, _ in right.ranking]
+        assert [each["score"] for each in mine["ranking"]] == pytest.approx(
+            [score for _, score in right.ranking], abs=1e-5
+        )
+        assert mine["score"] == mine["ranking"][0]["score"]
+        assert mine["margin"] == pytest.approx(right.margin, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["image/png", "application/octet-stream", "IMAGE/PNG; charset=x"])
+def test_a_photo_as_the_body_is_the_same_question(fresh, kind):
+    fresh.post("/classes/one", files=form(photo(1, 0)))
+    raw = fresh.post("/predict", content=photo(1, 1), headers={"content-type": kind}).json()["predictions"]
+    (sent,) = fresh.post("/predict", files=form(photo(1, 1))).json()["predictions"]
+    assert raw == [{**sent, "file": "photo"}]
+
+
+def test_a_photo_counts_once_in_its_class(fresh):
+    assert fresh.post("/classes/one", files=form(photo(1, 0), photo(1, 0))).json()["added"] == 1
+    assert fresh.post("/classes/one", files=form(photo(1, 0))).json() == {"name": "one", "added": 0, "photos": 1}
+    assert fresh.post("/classes/one", files=form(photo(1, 0), photo(1, 1))).json()["photos"] == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_any_kind(fresh, name):
+    answer = fresh.post(address(name), files=form(photo(2, 0)))
+    assert answer.json()["name"] == name
+    (known,) = fresh.get("/classes").json()["classes"]
+    assert known["name"] == name
+    assert known["sources"] == ["photo0.png"]
+    picture = fresh.get("/" + known["thumbnail"])
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert picture.content[:2] == b"\xff\xd8"
+    (found,) = fresh.post("/predict", files=form(photo(2, 1))).json()["predictions"]
+    assert found["label"] == name
+    assert fresh.delete(address(name)).json() == {"forgotten": name}
+    assert fresh.get("/classes").json()["total"] == 0
+    assert fresh.get("/" + known["thumbnail"]).status_code == 404
+
+
+def test_equal_names_in_other_letters_are_one_class(fresh):
+    fresh.post(address("e\N{COMBINING ACUTE ACCENT}"), files=form(photo(2, 0)))
+    assert fresh.post(address("\N{LATIN SMALL LETTER E WITH ACUTE}"), files=form(photo(2, 1))).json()["photos"] == 2
+
+
+def test_the_list_in_pieces_and_by_search(fresh):
+    names = [f"Bird {number}" for number in range(5)] + ["fish"]
+    for number, name in enumerate(names):
+        fresh.post(address(name), files=form(photo(number, 0)))
+
+    def listed(**query):
+        found = fresh.get("/classes", params=query).json()
+        return [known["name"] for known in found["classes"]], found["total"]
+
+    assert listed() == (names[::-1], 6)
+    assert listed(limit=2, offset=1) == (["Bird 4", "Bird 3"], 6)
+    assert listed(offset=9) == ([], 6)
+    assert listed(search="bIRD", limit=1) == (["Bird 4"], 5)
+
+
+def test_each_photo_has_its_thumbnail(fresh):
+    fresh.post("/classes/two", files=form(photo(0, 0), photo(5, 0)))
+    first, second = (fresh.get(f"/classes/two/thumbnail?photo={number}").content for number in (0, 1))
+    assert first != second
+    assert fresh.get("/classes/two/thumbnail").content == first
+    assert fresh.get("/classes/two/thumbnail?photo=2").status_code == 404
+
+
+def test_many_ask_at_once_and_each_gets_their_answer(fresh):
+    for label in range(6):
+        fresh.post(address(str(label)), files=form(photo(label, 0)))
+    asked = [(label, seed) for label in range(6) for seed in range(8)]
+    alone = [fresh.post("/predict", files=form(photo(*each))).json() for each in asked]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda each: fresh.post("/predict", files=form(photo(*each))).json(), asked))
+    for mine, right in zip(together, alone, strict=True):
+        (mine,), (right,) = mine["predictions"], right["predictions"]
+        assert mine["label"] == right["label"]
+        assert mine["score"] == pytest.approx(right["score"], abs=1e-5)
+
+
+def test_many_enroll_at_once_and_nothing_is_lost(model):
+    jobs = [(f"class {number % 4}", photo(number % 4, number)) for number in range(32)]
+    with served(model) as client, ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda job: client.post(f"/classes/{job[0]}", files=form(job[1])), jobs))
+        assert [answer.json()["added"] for answer in answers] == [1] * 32
+        asked = photo(2, 99)
+        (found,) = client.post("/predict", files=form(asked)).json()["predictions"]
+    alone = tiny_classifier()
+    for name, content in jobs:
+        alone.enroll(name, [content])
+    stored = Classifier.load(model)
+    assert {known.name: known.photos for known in stored.classes()} == {f"class {number}": 8 for number in range(4)}
+    (right,) = alone.predict([asked])
+    assert found["label"] == right.label
+    assert found["score"] == pytest.approx(right.score, abs=1e-5)
+
+
+def test_unknown_once_there_is_a_threshold(model, tmp_path):
+    others = tmp_path / "others"
+    others.mkdir()
+    for seed in range(8):
+        (others / f"{seed}.png").write_bytes(photo(6, seed))
+    with StoredClassifier.open(model) as stored:
+        stored.enroll("one", [photo(1, seed) for seed in range(3)])
+        stored.calibrate(others, false_accept=0.01)
+    with served(model) as client:
+        assert client.get("/classes").json()["calibrated"] is True
+        known, other = client.post("/predict", files=form(photo(1, 0), photo(6, 0))).json()["predictions"]
+    assert known["label"] == "one"
+    assert other["label"] is None
+    assert other["ranking"][0]["label"] == "one"
+
+
+def test_metrics_count_what_happened(fresh):
+    def figure(name):
+        lines = fresh.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    predicted = 'fscil_requests_total{method="POST",route="/predict",status="200"}'
+    refused = 'fscil_requests_total{method="POST",route="/predict",status="415"}'
+    before = [figure(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    fresh.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
+    fresh.post("/predict", files=form(b"no photo"))
+    fresh.post("/classes/one", files=form(photo(0, 0)))
+    fresh.request("NONSENSE", "/predict")
+    after = [figure(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    assert [new - old for new, old in zip(after, before, strict=True)][:3] == [1, 1, 4]
+    assert after[3] > before[3]
+    assert figure("fscil_classes ") == 1
+    assert figure("fscil_in_flight ") == 0
+    assert "NONSENSE" not in fresh.get("/metrics").text
+
+
+def test_the_description_has_every_route_with_examples(client):
+    described = client.get("/openapi.json").json()
+    routes = {(path, method) for path, methods in described["paths"].items() for method in methods}
+    assert routes == {
+        ("/predict", "post"),
+        ("/classes", "get"),
+        ("/classes/{name}", "post"),
+        ("/classes/{name}", "delete"),
+        ("/classes/{name}/thumbnail", "get"),
+        ("/health", "get"),
+        ("/metrics", "get"),
+    }
+    assert set(described["paths"]["/predict"]["post"]["responses"]) >= {"200", "401", "413", "415", "422", "429", "503"}
+    assert "multipart/form-data" in described["paths"]["/predict"]["post"]["requestBody"]["content"]
+    assert described["components"]["schemas"]["Enrolled"]["properties"]["name"]["examples"] == ["red panda"]
+    assert set(described["components"]["securitySchemes"]) == {"HTTPBearer", "APIKeyHeader"}

@@ -1,0 +1,123 @@
+"""A real service on a tiny model, in a thread or in a process of its own, for the tests that talk to it."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import httpx
+import torch
+import uvicorn
+from PIL import Image
+
+from fscil.classifier import Classifier, StoredClassifier
+from fscil.classifier.network import Blueprint, Network
+from fscil.data.images import Resize
+from fscil.preprocess import Preprocess
+from fscil.serve.app import make_app
+from fscil.serve.keys import Keys
+from fscil.serve.limits import Limits
+from fscil.serve.service import Service
+from helpers import picture
+
+READ, ENROLL = "read-0123456789abcdef", "enroll-0123456789abcdef"
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from fscil.errors import FscilError
+from fscil.serve import run
+from fscil.serve.limits import Limits
+options = json.loads(sys.argv[2])
+limits = Limits(**options.pop("limits", {}))
+key_file = options.pop("key_file", None)
+try:
+    run(Path(sys.argv[1]), key_file=Path(key_file) if key_file else None, limits=limits, port=0, **options)
+except FscilError as error:
+    sys.exit(str(error))
+"""
+
+
+def tiny_classifier():
+    """A small random network: it tells pictures apart, though it has learned nothing."""
+    torch.manual_seed(0)
+    blueprint = Blueprint("resnet20", {"width": 4}, Resize(32), Preprocess(crop=32))
+    return Classifier(Network(blueprint, blueprint.build(), torch.device("cpu")))
+
+
+def photo(label, seed, size=64):
+    """The bytes of a PNG: equal labels look alike."""
+    file = io.BytesIO()
+    Image.fromarray(picture(label, seed)).resize((size, size), Image.Resampling.NEAREST).save(file, "PNG")
+    return file.getvalue()
+
+
+def form(*photos):
+    return [("files", (f"photo{number}.png", content, "image/png")) for number, content in enumerate(photos)]
+
+
+class Server:
+    """`run` in a process of its own; `client` talks to it."""
+
+    def __init__(self, model, **options):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(model), json.dumps(options)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        first = self.process.stdout.readline()
+        if not first:
+            raise AssertionError(f"the service did not start: {self.process.communicate()[1]}")
+        self.url = next(word for word in first.split() if word.startswith("http://"))
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def end(self, number=signal.SIGTERM):
+        """Send a signal and wait; returns the exit code and what it wrote as errors."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def process(model, **options):
+    """A service that ends well, or by the test's own hand."""
+    server = Server(model, **options)
+    try:
+        yield server
+    finally:
+        code, errors = server.end()
+    assert "Traceback" not in errors
+    assert code in (0, -signal.SIGKILL), errors
+
+
+@contextmanager
+def served(model, keys=None):
+    """The service in a thread of this process, which is quicker to start; yields its client."""
+    with StoredClassifier.open(model, serving=True) as stored, socket.create_server(("127.0.0.1", 0)) as listener:
+        service = Service(stored, Limits())
+        app = make_app(service, Keys.load(keys) if keys else None, lambda: server.should_exit)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+            service.close()
+
+
+def write_keys(folder):
+    path = folder / "keys.txt"
+    path.write_text(f"# who may what\nread {READ}\n\nenroll {ENROLL}\n")
+    return path

