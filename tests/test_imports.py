@@ -44,7 +44,7 @@ print("torch" in sys.modules)
 def test_help_lists_the_commands_without_torch():
     *help_text, heavy = run(COMMAND, "--help").splitlines()
     assert heavy == "False"
-    for command in ("demo", "recipes", "data", "train", "evaluate"):
+    for command in ("fit", "enroll", "predict", "serve", "demo", "recipes", "data", "train", "evaluate"):
         assert any(command in line.split()[:1] for line in help_text)
 
 

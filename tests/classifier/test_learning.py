@@ -85,9 +85,9 @@ def test_minutes_are_spoken_of_and_used(epoch, tmp_path):
 def test_a_training_that_was_stopped_goes_on_to_the_same_end(tmp_path):
     """Ctrl-C in the middle, then the same call again: as if it had not been stopped."""
     data = write_images(tmp_path / "data", train=6, test=0, names=NAMES[:4], split=False)
-    settings = [*SMALL_NETWORK, "train.epochs=40"]
+    settings = [*SMALL_NETWORK, "train.epochs=10"]
     options = {"from_scratch": True, "settings": settings, "quiet": True, "device": "cpu"}
-    with ctrl_c_at(step=30), pytest.raises(KeyboardInterrupt):
+    with ctrl_c_at(step=15), pytest.raises(KeyboardInterrupt):
         Classifier.fit(data, work=tmp_path / "work", **options)
     assert (tmp_path / "work" / "checkpoint.safetensors").is_file()
     with pytest.raises(StoreError, match=r"begun with other minutes.*delete that folder"):

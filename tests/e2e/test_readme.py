@@ -4,7 +4,10 @@ Every line of a ```sh fence counts, and every ```python fence as a whole. How a 
 
 - `fscil data NAME --root DIR` and `fscil train RECIPE --data DIR`: a small data set of that kind is put into DIR first,
   unless something is there. It is complete, so that `--download` finds nothing to fetch.
-- `fscil train`: as written, plus SHORTER, because the paper's recipes take days; `--resume` included.
+- `fscil train`, `bench`, `study`: as written, plus SHORTER, because the paper's recipes take days; `--resume` included.
+- `fscil fit DIR`: a small folder of photos is put into DIR first; a photo that a later command names is made too. As
+  written, plus FITTED, because fine-tuning takes minutes.
+- `fscil serve`: in a process of its own, until it answers; then it is stopped as by Ctrl-C and must end well.
 - `fscil demo`: only its options are checked here, because `make demo` runs it whole. A later command that uses its
   folder finds a run of the same recipe there, shortened in the same way.
 - any other `fscil` command: as written.
@@ -12,15 +15,18 @@ Every line of a ```sh fence counts, and every ```python fence as a whole. How a 
   tests does not belong in a sh fence, nor does a line with placeholders (a synopsis goes into a ```text fence).
 """
 
+import os
 import re
 import shlex
+import signal
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import call, picture, write_images
+from helpers import call, picture, start, write_images
 
 README = Path(__file__).parents[2] / "README.md"
 ELSEWHERE = ("git ", "cd ", "make", "pip install", "python -m venv", "python3 -m venv", "source ", ". ", "export ")
@@ -28,6 +34,7 @@ SHORTER = {
     "cifar100": ["train.epochs=1", "train.batch=512", "mixing.repeats=0", "model.projection=4", "model.width=1"],
     "glyphs": ["train.epochs=0", "model.width=1"],
 }
+FITTED = ["model.backbone=resnet20", "model.init=scratch", "views.size=32", "data.resize=36", "train.epochs=1"]
 for name in ("cub200", "mini_imagenet", "folder"):
     SHORTER[name] = [*SHORTER["cifar100"], "views.size=32", "data.resize=40", "protocol.shots=[5,1]"]
 
@@ -144,20 +151,57 @@ def run_fscil(words):
     if verb == "data" and option(rest, "--root"):
         provide(rest[0], option(rest, "--root"), rest)
     if verb == "evaluate" and rest[0] == "runs/demo" and not Path("runs/demo/run.json").exists():
-        run_train(["glyphs", "--out", "runs/demo"])
-    if verb == "train":
-        run_train(rest)
+        run_train("train", ["glyphs", "--out", "runs/demo"])
+    if verb in ("train", "bench", "study"):
+        run_train(verb, rest)
+    elif verb == "fit":
+        run_fit(rest)
+    elif verb == "serve":
+        run_serve(rest)
     else:
+        for word in rest:
+            make_photo(word)
         assert call(verb, *rest) == 0, shlex.join(["fscil", *words])
 
 
-def run_train(rest):
-    recipe, data = rest[0], option(rest, "--data")
+def make_photo(word):
+    """A photo, or a folder of them, where a command names one that is not there."""
+    path = Path(word)
+    if path.suffix == ".jpg" and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture(len(word) % 12, len(word))).save(path)
+    elif path.parts[:1] == ("photos",) and not path.suffix and not path.exists():
+        for place in range(8):
+            make_photo(f"{word}/{place:0{place + 1}}.jpg")
+
+
+def run_fit(rest):
+    provide("folder", rest[0])
+    shorter = [word for item in FITTED for word in ("--set", item)]
+    assert call("fit", *rest, *shorter, "--quiet") == 0, shlex.join(["fscil", "fit", *rest])
+
+
+def run_serve(rest):
+    server = start(["serve", *rest, "--port", "0"], Path(os.environ["FSCIL_CACHE"]))
+    try:
+        address = next(found.group() for line in server.stdout if (found := re.search(r"http://[\d.:]+", line)))
+        with urllib.request.urlopen(f"{address}/health") as answer:
+            assert answer.status == 200
+    finally:
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate()
+    assert server.returncode in (0, 130), errors
+
+
+def run_train(verb, rest):
+    recipe, data = rest[verb == "study"], option(rest, "--data")
     kind = recipe if recipe in SHORTER else "folder"
     if data:
         provide(kind, data, rest)
     shorter = [word for item in SHORTER[kind] for word in ("--set", item)]
-    assert call("train", *rest, *shorter, "--quiet") == 0, shlex.join(["fscil", "train", *rest])
+    if verb != "train":
+        shorter += ["--set", "incremental.epochs=1"]
+    assert call(verb, *rest, *shorter, "--quiet") == 0, shlex.join(["fscil", verb, *rest])
 
 
 @pytest.fixture(scope="module")

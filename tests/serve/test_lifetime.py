@@ -1,16 +1,21 @@
 """Starting and ending: what is refused at the start, what survives kill -9, what SIGTERM lets finish."""
 
+import asyncio
 import json
 import signal
 import socket
 import sys
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from fscil.classifier import Classifier, StoredClassifier
 from fscil.errors import ConfigError, StoreError
 from fscil.serve import run
+from fscil.serve.app import make_app
+from fscil.serve.limits import Limits
+from fscil.serve.service import Service
 from serving import Server, form, photo, process, served
 
 
@@ -116,3 +121,18 @@ def test_a_failure_inside_is_told_plainly_and_logged(model, caplog):
     (record,) = [record for record in caplog.records if record.name == "fscil.serve"]
     assert record.getMessage() == "POST '/classes/x' failed"
     assert isinstance(record.exc_info[1], StoreError)
+
+
+def test_while_it_shuts_down_it_says_so(model):
+    async def ask():
+        transport = httpx.ASGITransport(make_app(service, None, closing=lambda: True))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get("/health")
+
+    with StoredClassifier.open(model) as stored:
+        service = Service(stored, Limits())
+        answer = asyncio.run(ask())
+        service.close()
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json() == {"error": "The service is shutting down."}

@@ -1,6 +1,7 @@
 """The service over real sockets: what it answers agrees with the classifier, and enrolments are counted once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -113,6 +114,16 @@ def test_each_photo_has_its_thumbnail(fresh):
     assert first != second
     assert fresh.get("/classes/two/thumbnail").content == first
     assert fresh.get("/classes/two/thumbnail?photo=2").status_code == 404
+
+
+def test_a_class_without_a_picture_is_listed_without_one(model):
+    with StoredClassifier.open(model) as stored:
+        (found,) = stored.classifier.photos([photo(1, 0)])
+        stored.enroll_prepared("unseen", [replace(found, thumbnail=b"")])
+    with served(model) as client:
+        (known,) = client.get("/classes").json()["classes"]
+        assert known["thumbnail"] is None
+        assert client.get("/classes/unseen/thumbnail").status_code == 404
 
 
 def test_many_ask_at_once_and_each_gets_their_answer(fresh):

@@ -18,6 +18,7 @@ from fscil.progress import Bar
 T = TypeVar("T")
 
 FEW_CLASSES = 20  # below which leaving one out says little
+ROUNDING = 1e-5  # by which the score of a photo may differ when it is computed again in other company
 
 
 def labelled_features(network: Network, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
@@ -65,7 +66,7 @@ def calibration(
                 f"in folders of other names or in none."
             )
         known, unknown = scores[enrolled], scores[~enrolled]
-    threshold = threshold_at(unknown, false_accept)
+    threshold = threshold_at(unknown, false_accept) + ROUNDING
     rejected = float((known < threshold).float().mean()) if len(known) else None
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 

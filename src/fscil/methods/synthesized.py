@@ -1,163 +1,221 @@
-"""Synthesized features on a mixture of subspaces (Cheraghian et al., ICCV 2021): old classes are dreamt, not kept."""
+"""Synthesized features on a mixture of subspaces (Cheraghian et al., ICCV 2021): old classes are imagined, not kept.
+
+The base features are modelled as a mixture of linear subspaces. A feature and its place in that mixture are mapped into
+word space, where a class is the vector of its name. A variational autoencoder learns to make features of a class from
+its word vector; in a session it supplies the old classes, so that the mapping learns the new ones among all others,
+held by distillation to what it said before. The backbone stays as base training left it.
+"""
 
 import copy
 from collections.abc import Sequence
 
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.feature_training import fit, standardised
+from fscil.methods.feature_training import Loss, distillation, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
 from fscil.words import class_vectors
 
-EPOCHS, BATCH, RATE = 50, 128, 1e-3
-VAE_EPOCHS = 50
-SESSION_RATE = 1e-3
-VAE_SESSION_RATE = 1e-4
-RANK = 32
-SHARP = 10.0
-HIDDEN = 256
-LATENT = 64
-KL = 1.0
-TEMPERATURE = 2.0
-DISTILLATION = 1.0
-SOURCE = "both"
-SYNTH = None
-VAE_UPDATE=True
+EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features; sessions are given by the recipe
+SCALE = 16.0  # of cosines, in word space
+SUBSPACES, RANK = 10, 32
+SHARPNESS = 10.0  # of belonging to a subspace
+LATENT, HIDDEN = 64, 256
+DISTILLATION = 1.0  # its weight beside cross-entropy
 
 
 class MixtureOfSubspaces(nn.Module):
-    def __init__(self, means: Tensor, bases: Tensor, spread: Tensor) -> None:
+    """Affine subspaces, each a mean and an orthonormal basis; a feature belongs most to the one it is nearest to."""
+
+    means: Tensor  # (k, d)
+    bases: Tensor  # (k, d, rank), zero columns where the features had fewer directions
+    spread: Tensor  # mean square distance from the nearest subspace
+
+    def __init__(self, feature_dim: int, count: int = SUBSPACES) -> None:
         super().__init__()
-        self.means, self.bases, self.spread = means, bases, spread
+        self.register_buffer("means", torch.zeros(count, feature_dim))
+        self.register_buffer("bases", torch.zeros(count, feature_dim, min(RANK, feature_dim)))
+        self.register_buffer("spread", torch.ones(()))
 
     @classmethod
-    def fitted(cls, features, count, seed):
-        found = KMeans(count, n_init=3, random_state=seed).fit(features.numpy())
-        labels = torch.from_numpy(found.labels_)
-        d = features.shape[1]
-        means, bases = [], []
-        for k in range(count):
-            own = features[labels == k]
-            mean = own.mean(0)
-            _, _, right = torch.linalg.svd(own - mean, full_matrices=False)
-            basis = torch.zeros(d, min(RANK, d))
-            r = min(min(RANK, d), len(right))
-            basis[:, :r] = right[:r].T
-            means.append(mean); bases.append(basis)
-        m = cls(torch.stack(means), torch.stack(bases), torch.tensor(1.0))
-        c, res = m.coordinates(features)
-        m.spread = res.amin(1).mean()
-        return m
+    def of(cls, features: Tensor, seed: int) -> "MixtureOfSubspaces":
+        """(n, d) features -> their clusters, and the main directions of each."""
+        from sklearn.cluster import KMeans
 
-    def coordinates(self, x):
-        c = torch.einsum("nd,kdr->nkr", x, self.bases) - torch.einsum("kd,kdr->kr", self.means, self.bases)
-        dist = torch.cdist(x, self.means).square()
-        return c, (dist - c.square().sum(2)).clamp(min=0)
+        count = min(SUBSPACES, len(features.unique(dim=0)))
+        clusters = KMeans(count, n_init=3, random_state=seed).fit(features.cpu().numpy())
+        found = cls(features.shape[1], count).to(features.device)
+        for number in range(count):
+            own = features[torch.from_numpy(clusters.labels_ == number).to(features.device)]
+            found.means[number] = own.mean(0)
+            directions = torch.linalg.svd(own - own.mean(0), full_matrices=False).Vh[: found.bases.shape[2]]
+            found.bases[number, :, : len(directions)] = directions.T
+        found.spread = found.place(features)[1].amin(1).mean().clamp(min=1e-6)
+        return found
 
-    def forward(self, x):
-        c, res = self.coordinates(x)
-        w = (-SHARP * res / self.spread).softmax(1)
-        if SOURCE == "recon":
-            p = self.means + torch.einsum("nkr,kdr->nkd", c, self.bases)
-            return torch.einsum("nk,nkd->nd", w, p)
-        h = (w[..., None] * c).flatten(1)
-        if SOURCE == "both": return torch.cat([x, h], 1)
-        if SOURCE == "g": return x
-        if SOURCE == "resid":
-            p = self.means + torch.einsum("nkr,kdr->nkd", c, self.bases)
-            return torch.cat([x, torch.einsum("nk,nkd->nd", w, p)],1)
-        return torch.cat([h, w], 1)
+    def place(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, d) -> coordinates in each subspace (n, k, rank), and square distances from each (n, k)"""
+        origin = torch.einsum("kd,kdr->kr", self.means, self.bases)
+        coordinates = torch.einsum("nd,kdr->nkr", features, self.bases) - origin
+        distances = torch.cdist(features, self.means).square() - coordinates.square().sum(2)
+        return coordinates, distances.clamp(min=0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(n, d) -> (n, k * rank): the coordinates in all subspaces, weighted by belonging"""
+        coordinates, distances = self.place(features)
+        belonging = (-SHARPNESS * distances / self.spread).softmax(1)
+        return (belonging[..., None] * coordinates).flatten(1)
 
 
-class VAE(nn.Module):
-    def __init__(self, d, wd):
+class Synthesizer(nn.Module):
+    """A variational autoencoder of features, told which word they are of."""
+
+    def __init__(self, feature_dim: int, word_dim: int) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(d + wd, HIDDEN), nn.LeakyReLU(), nn.Linear(HIDDEN, 2 * LATENT))
-        self.decoder = nn.Sequential(nn.Linear(LATENT + wd, HIDDEN), nn.LeakyReLU(), nn.Linear(HIDDEN, d))
+        self.encoder = _two_layers(feature_dim + word_dim, HIDDEN, 2 * LATENT)
+        self.decoder = _two_layers(LATENT + word_dim, HIDDEN, feature_dim)
 
-    def loss(self, x, s, noise):
-        mean, logvar = self.encoder(torch.cat([x, s], 1)).chunk(2, 1)
-        z = mean + noise * (logvar / 2).exp()
-        again = self.decoder(torch.cat([z, s], 1))
-        rec = (again - x).square().sum(1)
-        kl = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).sum(1)
-        return (rec + KL * kl).mean()
+    def loss(self, features: Tensor, words: Tensor, noise: Tensor) -> Tensor:
+        """Square error of what comes back, and divergence of the code from N(0, 1). noise: (n, LATENT) of N(0, 1)"""
+        mean, log_variance = self.encoder(torch.cat([features, words], 1)).chunk(2, 1)
+        again = self.decoder(torch.cat([mean + noise * (log_variance / 2).exp(), words], 1))
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
+        return ((again - features).square().sum(1) + divergence.sum(1)).mean()
+
+    @torch.no_grad()
+    def forward(self, words: Tensor, noise: Tensor) -> Tensor:
+        """(n, word_dim) words -> (n, d) features of them"""
+        made: Tensor = self.decoder(torch.cat([noise, words], 1))
+        return made
 
 
-def distillation(scores, old):
-    return TEMPERATURE**2 * F.kl_div((scores[:, : old.shape[1]] / TEMPERATURE).log_softmax(1), (old / TEMPERATURE).log_softmax(1), log_target=True, reduction="batchmean")
+def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.LeakyReLU(), nn.Linear(hidden, outputs))
 
 
 class Synthesized:
-    def __init__(self, config, trainer, class_names=()):
+    """Keeps the word vectors of the classes it has seen, the subspaces and the synthesizer; no image, no feature."""
+
+    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
         self.config, self.trainer = config, trainer
-        self.all = F.normalize(torch.from_numpy(class_vectors("synthesized", config.data.word_vectors, class_names)))
+        vectors = torch.from_numpy(class_vectors("synthesized", config.data.word_vectors, class_names))
+        self._vectors = F.normalize(vectors).to(trainer.device)  # of classes to come too: see _words
         self.network = Learner(self.base_recipe(config), trainer)
-        self.n = 0
+        self._classes = 0
+        self._new_parts(MixtureOfSubspaces(self.network.backbone.feature_dim))
 
     @staticmethod
-    def base_recipe(config):
+    def base_recipe(config: Config) -> Config:
         return plain_recipe(config, "linear")
 
-    def fit_base(self, base, shots):
+    def _new_parts(self, subspaces: MixtureOfSubspaces) -> None:
+        feature_dim, word_dim = self.network.backbone.feature_dim, self._vectors.shape[1]
+        self._subspaces = subspaces.to(self.trainer.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.train.seed)
+            inputs = feature_dim + subspaces.bases[:, 0].numel()
+            self._mapping = _two_layers(inputs, 2 * HIDDEN, word_dim).to(self.trainer.device)
+            self._synthesizer = Synthesizer(feature_dim, word_dim).to(self.trainer.device)
+
+    @property
+    def _words(self) -> Tensor:
+        """(classes seen so far, d)"""
+        return self._vectors[: self._classes]
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
-        self.n = len(base.counts)
-        torch.manual_seed(self.config.train.seed)
-        x, y = standardised(self.network.features(base)), torch.from_numpy(base.labels)
-        self.sub = MixtureOfSubspaces.fitted(x, round(self.n**0.5), self.config.train.seed)
-        d, wd = x.shape[1], self.all.shape[1]
-        h = self.sub(x)
-        self.map = nn.Sequential(nn.Linear(h.shape[1], 512), nn.LeakyReLU(), nn.Linear(512, wd))
-        self.vae = VAE(d, wd)
-        g = torch.Generator().manual_seed(self.config.train.seed)
-        w = self.all[: self.n]
-        fit(self.map.parameters(), lambda: (h, y), lambda a, b: F.cross_entropy(self.map(a) @ w.T, b), EPOCHS, RATE, BATCH, g, self.trainer, "map")
-        fit(self.vae.parameters(), lambda: (x, y), lambda a, b: self.vae.loss(a, w[b], torch.randn(len(a), LATENT, generator=g)), VAE_EPOCHS, RATE, BATCH, g, self.trainer, "vae")
+        self._classes = len(base.counts)
+        features, labels = self._examples(base)
+        self._new_parts(MixtureOfSubspaces.of(features, self.config.train.seed))
+        random = generator_of(self.config.train.seed, 0)
 
-    @torch.no_grad()
-    def synth(self, classes, each, g):
-        y = torch.arange(classes).repeat_interleave(each)
-        z = torch.randn(len(y), LATENT, generator=g)
-        return self.vae.decoder(torch.cat([z, self.all[y]], 1)), y
+        def loss(features: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(self._similarity(features), labels)
 
-    def learn(self, new):
-        x, y = standardised(self.network.features(new)), torch.from_numpy(new.labels)
-        old, first = copy.deepcopy(self.map), self.n
-        self.n += len(new.counts)
-        w = self.all[: self.n]
-        g = torch.Generator().manual_seed(self.config.train.seed * 1000 + first)
-        k = SYNTH or max(new.counts.values())
-        def draw():
-            a, b = self.synth(first, k, g)
-            return torch.cat([x, a]), torch.cat([y, b])
-        def loss(a, b):
-            h = self.sub(a)
-            s = self.map(h) @ w.T
-            with torch.no_grad(): o = old(h) @ w[:first].T
-            return F.cross_entropy(s, b) + DISTILLATION * distillation(s, o)
-        e = self.config.incremental.epochs
-        fit(self.map.parameters(), draw, loss, e, SESSION_RATE, self.config.incremental.batch, g, self.trainer, "map")
-        if VAE_UPDATE:
-            teacher = copy.deepcopy(self)
-            def draw2():
-                a, b = teacher.synth(first, k, g)
-                return torch.cat([x, a]), torch.cat([y, b])
-            fit(self.vae.parameters(), draw2, lambda a, b: self.vae.loss(a, w[b], torch.randn(len(a), LATENT, generator=g)), e, VAE_SESSION_RATE, self.config.incremental.batch, g, self.trainer, "vae")
+        how = EPOCHS, BATCH, RATE, random, self.trainer
+        fit(self._mapping, lambda: (features, labels), loss, *how, "synthesized: mapping")
+        fit(self._synthesizer, lambda: (features, labels), self._synthesis(random), *how, "synthesized: features")
+
+    def learn(self, new: Images) -> None:
+        check_numbers(new, self._classes)
+        features, labels = self._examples(new)
+        old, old_classes = copy.copy(self), self._classes
+        old._mapping, old._synthesizer = copy.deepcopy(self._mapping), copy.deepcopy(self._synthesizer)
+        self._classes += len(new.counts)
+        random = generator_of(self.config.train.seed, old_classes)
+        each = max(new.counts.values())
+
+        def examples() -> tuple[Tensor, Tensor]:
+            """The new images, and of every old class as many that never were."""
+            imagined = torch.arange(old_classes, device=labels.device).repeat_interleave(each)
+            made = old._synthesizer(self._vectors[imagined], self._noise(len(imagined), random))
+            return torch.cat([features, made]), torch.cat([labels, imagined])
+
+        def loss(features: Tensor, labels: Tensor) -> Tensor:
+            with torch.no_grad():
+                before = old._similarity(features)
+            scores = self._similarity(features)
+            return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores, before)
+
+        settings = self.config.incremental
+        how = settings.epochs, settings.batch, RATE, random, self.trainer
+        fit(self._mapping, examples, loss, *how, "synthesized: mapping")
+        fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
+
+    def _similarity(self, features: Tensor) -> Tensor:
+        """(n, d) standardised features -> (n, classes): scaled cosines in word space"""
+        mapped = self._mapping(torch.cat([features, self._subspaces(features)], 1))
+        return SCALE * cosine_scores(mapped, self._words)
+
+    def _synthesis(self, random: torch.Generator) -> Loss:
+        return lambda features, labels: self._synthesizer.loss(
+            features, self._words[labels], self._noise(len(labels), random)
+        )
+
+    def _noise(self, count: int, random: torch.Generator) -> Tensor:
+        return torch.randn(count, LATENT, generator=random).to(self.trainer.device)
+
+    def _examples(self, images: Images) -> tuple[Tensor, Tensor]:
+        features = standardised(self.network.features(images).to(self.trainer.device))
+        return features, torch.from_numpy(images.labels).to(self.trainer.device)
 
     @torch.inference_mode()
-    def scores(self, images):
-        return self.map(self.sub(standardised(self.network.features(images)))) @ self.all[: self.n].T
+    def scores(self, images: Images) -> Tensor:
+        return self._similarity(self._examples(images)[0]).cpu()
 
-    def alternatives(self, images):
+    def alternatives(self, images: Images) -> dict[str, Tensor]:
         return {}
 
-    def memory(self):
-        return Memory()
+    def memory(self) -> Memory:
+        """All that stands for old data: names, subspaces and what makes features."""
+        kept = [self._words, *self._subspaces.buffers(), *self._synthesizer.parameters()]
+        return Memory(floats=sum(tensor.numel() for tensor in kept))
+
+    @property
+    def _parts(self) -> dict[str, nn.Module]:
+        return {"subspaces": self._subspaces, "mapping": self._mapping, "synthesizer": self._synthesizer}
+
+    def state(self) -> dict[str, Tensor]:
+        """backbone.*, head.*, subspaces.*, mapping.*, synthesizer.*, classes"""
+        tensors = {
+            f"{part}.{name}": value.cpu().clone()
+            for part, module in self._parts.items()
+            for name, value in module.state_dict().items()
+        }
+        return {**self.network.state(), **tensors, "classes": torch.tensor(self._classes)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state(state)
+        self._classes = int(state["classes"])
+        self._new_parts(MixtureOfSubspaces(self.network.backbone.feature_dim, len(state["subspaces.means"])))
+        for part, module in self._parts.items():
+            start = f"{part}."
+            own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+            load_state(module, own, "the state")

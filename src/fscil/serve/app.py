@@ -172,11 +172,10 @@ def _add_classes(app: FastAPI, service: Service) -> None:
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int | None, Query(ge=1, description="At most so many; all without it.")] = None,
     ) -> KnownClasses:
-        found = await service.classes(search)
-        page = found[offset : None if limit is None else offset + limit]
+        page, total = await service.classes(search, offset, limit)
         return KnownClasses(
-            classes=[_known(info) for info in page],
-            total=len(found),
+            classes=[_known(info, pictured) for info, pictured in page],
+            total=total,
             calibrated=service.calibrated,
             may_enroll=may_enroll(request),
         )
@@ -193,7 +192,7 @@ def _add_classes(app: FastAPI, service: Service) -> None:
     async def thumbnail(
         name: NameInPath, photo: Annotated[int, Query(ge=0, description="Which of its photos, from 0.")] = 0
     ) -> Response:
-        return Response(service.thumbnail(name, photo), media_type="image/jpeg")
+        return Response(await service.thumbnail(name, photo), media_type="image/jpeg")
 
 
 def _add_watching(app: FastAPI, service: Service) -> None:
@@ -237,7 +236,7 @@ def _explain_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, impossible)
 
 
-def _known(info: ClassInfo) -> KnownClass:
+def _known(info: ClassInfo, pictured: bool) -> KnownClass:
     return KnownClass(
         name=info.name,
         photos=info.photos,
@@ -245,5 +244,5 @@ def _known(info: ClassInfo) -> KnownClass:
         added=info.added,
         changed=info.changed,
         sources=list(info.sources),
-        thumbnail=f"classes/{quote(info.name, safe='')}/thumbnail",
+        thumbnail=f"classes/{quote(info.name, safe='')}/thumbnail" if pictured else None,
     )

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from starlette.exceptions import HTTPException
@@ -23,6 +23,11 @@ from fscil.serve.telemetry import Telemetry
 from fscil.serve.uploads import Upload
 
 Result = TypeVar("Result")
+
+
+class Listed(NamedTuple):
+    info: ClassInfo
+    pictured: bool  # whether its first photo has a thumbnail
 
 
 class Service:
@@ -70,17 +75,13 @@ class Service:
         await self._write(lambda: self._stored.forget(name))
         return name
 
-    async def classes(self, search: str = "") -> list[ClassInfo]:
-        """Those with this text in their name, last changed first."""
-        wanted = search.casefold()
-        found = [info for info in await asyncio.to_thread(self._classifier.classes) if wanted in info.name.casefold()]
-        found.reverse()  # of those changed in the same second, the last to arrive comes first
-        return sorted(found, key=lambda info: info.changed, reverse=True)
+    async def classes(self, search: str, offset: int, limit: int | None) -> tuple[list[Listed], int]:
+        """Some of those with this text in their name, last changed first; and how many there are."""
+        return await asyncio.to_thread(self._classes, search.casefold(), offset, limit)
 
-    def thumbnail(self, name: str, photo: int) -> bytes:
+    async def thumbnail(self, name: str, photo: int) -> bytes:
         """A small JPEG of one photo of a class."""
-        with self._classifier.lock:
-            found = self._classifier.gallery.photos(name)
+        found = await asyncio.to_thread(self._photos, name)
         if photo >= len(found) or not found[photo].thumbnail:
             raise HTTPException(404, f'"{class_name(name)}" has no photo {photo} to show.')
         return found[photo].thumbnail
@@ -99,6 +100,18 @@ class Service:
     def _info(self, name: str) -> ClassInfo:
         with self._classifier.lock:
             return self._classifier.gallery.info(name)
+
+    def _photos(self, name: str) -> tuple[Photo, ...]:
+        with self._classifier.lock:
+            return self._classifier.gallery.photos(name)
+
+    def _classes(self, wanted: str, offset: int, limit: int | None) -> tuple[list[Listed], int]:
+        with self._classifier.lock:
+            found = [info for info in self._classifier.classes() if wanted in info.name.casefold()]
+            found.reverse()  # of those changed in the same second, the last to arrive comes first
+            found.sort(key=lambda info: info.changed, reverse=True)
+            page = found[offset : None if limit is None else offset + limit]
+            return [Listed(info, bool(self._photos(info.name)[0].thumbnail)) for info in page], len(found)
 
     async def _write(self, change: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._writer, change)
