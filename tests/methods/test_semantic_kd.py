@@ -88,7 +88,8 @@ def unit(vector):
 
 
 def naive_scores(mapping, feature, classes):
-    return [float(naive_mapping(mapping, feature)[0] @ unit(TABLE[label])) for label in range(classes)]
+    place = unit(naive_mapping(mapping, feature)[0])
+    return [16 * float(place @ unit(TABLE[label])) for label in range(classes)]
 
 
 def test_embeddings_of_superclasses_are_mixed_by_attention():

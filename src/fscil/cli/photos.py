@@ -25,7 +25,7 @@ Model = Annotated[Path, typer.Argument(help="A model folder, made by fscil fit."
 def fit(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Model folder to write.")],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="One folder of photos per class: DIR/CLASS/PHOTO.")
+        Path | None, typer.Argument(metavar="DIR", help="One folder of photos per class: DIR/CLASS/PHOTO.")
     ] = None,
     run: Annotated[Path | None, typer.Option("--from", help="Make the model of a finished fscil train run.")] = None,
     shots: Annotated[int, typer.Option(min=1, help="Photos that make up a trained class: those nearest its mean.")] = 5,
@@ -238,7 +238,7 @@ def classes(model: Model) -> None:
 def calibrate(
     model: Model,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Photos of things that are not enrolled.")
+        Path | None, typer.Argument(metavar="DIR", help="Photos of things that are not enrolled.")
     ] = None,
     false_accept: Annotated[float, typer.Option(help="Share of unknown photos that may pass for a class.")] = 0.05,
     score: Annotated[str | None, typer.Option(help="How to score (see the docs); the default does well.")] = None,

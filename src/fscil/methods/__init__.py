@@ -9,6 +9,7 @@ from fscil.methods.icarl import ICarl
 from fscil.methods.joint import Joint
 from fscil.methods.lucir import Lucir
 from fscil.methods.semantic_kd import SemanticKD
+from fscil.methods.synthesized import Synthesized
 from fscil.methods.topic import Topic
 
 METHODS: dict[str, type[Method]] = {
@@ -21,6 +22,7 @@ METHODS: dict[str, type[Method]] = {
     "topic": Topic,
     "cec": Cec,
     "semantic_kd": SemanticKD,
+    "synthesized": Synthesized,
 }
 
 __all__ = ["METHODS", "Alice", "Memory", "Method"]

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.feature_training import Loss, distillation, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
@@ -26,7 +27,8 @@ from fscil.words import class_vectors
 EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features
 SESSION_RATE = 1e-4
 WIDTH = 256  # of an embedding, where the feature is not narrower
-HIDDEN = 512
+HIDDEN = 512  # of the mapping
+SCALE = 16.0  # of cosines, in word space
 DISTILLATION = 1.0  # its weight beside the other losses
 
 
@@ -48,6 +50,11 @@ class SemanticMapping(nn.Module):
         embeddings = F.leaky_relu(self.embeddings(features)).unflatten(1, (logits.shape[1], -1))
         embedding = torch.einsum("ns,nsw->nw", logits.softmax(1), embeddings)
         return self.mapping(torch.cat([features, embedding], 1)), logits
+
+
+def similarity(mapped: Tensor, words: Tensor) -> Tensor:
+    """(n, d) places in word space, (classes, d) word vectors -> (n, classes)"""
+    return SCALE * cosine_scores(mapped, words)
 
 
 def superclass_centres(words: Tensor, seed: int) -> Tensor:
@@ -100,7 +107,7 @@ class SemanticKD:
 
         def loss(features: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
-                before = old(features)[0] @ old_words.T
+                before = similarity(old(features)[0], old_words)
             return self.loss(features, labels, before)
 
         self._train(new, loss, settings.epochs, settings.batch, SESSION_RATE)
@@ -108,7 +115,7 @@ class SemanticKD:
     def loss(self, features: Tensor, labels: Tensor, before: Tensor | None = None) -> Tensor:
         """The right word, and the right superclass to attend to. before: (n, old classes), what the old mapping says."""
         mapped, attention = self._mapping(features)
-        scores = mapped @ self._words.T
+        scores = similarity(mapped, self._words)
         superclass = torch.cdist(self._words, self._centres).argmin(1)
         value = F.cross_entropy(scores, labels) + F.cross_entropy(attention, superclass[labels])
         return value if before is None else value + DISTILLATION * distillation(scores, before)
@@ -123,7 +130,7 @@ class SemanticKD:
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
-        return (self._mapping(self._features(images))[0] @ self._words.T).cpu()
+        return similarity(self._mapping(self._features(images))[0], self._words).cpu()
 
     def alternatives(self, images: Images) -> dict[str, Tensor]:
         return {}
