@@ -23,7 +23,8 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
 from fscil.words import class_vectors
 
-EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features; sessions are given by the recipe
+EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features
+SESSION_RATE = 3e-4
 SCALE = 16.0  # of cosines, in word space
 SUBSPACES, RANK = 10, 32
 SHARPNESS = 10.0  # of belonging to a subspace
@@ -132,47 +133,60 @@ class Synthesized:
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
         self._classes = len(base.counts)
-        features, labels = self._examples(base)
+        features, labels = self._features(base), self._labels(base)
         self._new_parts(MixtureOfSubspaces.of(features, self.config.train.seed))
+        described = self._described(features)
         random = generator_of(self.config.train.seed, 0)
 
-        def loss(features: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(self._similarity(features), labels)
+        def mapping_loss(described: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(self._similarity(described), labels)
 
         how = EPOCHS, BATCH, RATE, random, self.trainer
-        fit(self._mapping, lambda: (features, labels), loss, *how, "synthesized: mapping")
+        fit(self._mapping, lambda: (described, labels), mapping_loss, *how, "synthesized: mapping")
         fit(self._synthesizer, lambda: (features, labels), self._synthesis(random), *how, "synthesized: features")
 
     def learn(self, new: Images) -> None:
         check_numbers(new, self._classes)
-        features, labels = self._examples(new)
-        old, old_classes = copy.copy(self), self._classes
+        features, labels, settings = self._features(new), self._labels(new), self.config.incremental
+        old = copy.copy(self)
         old._mapping, old._synthesizer = copy.deepcopy(self._mapping), copy.deepcopy(self._synthesizer)
         self._classes += len(new.counts)
-        random = generator_of(self.config.train.seed, old_classes)
+        random = generator_of(self.config.train.seed, old._classes)
         each = max(new.counts.values())
 
         def examples() -> tuple[Tensor, Tensor]:
-            """The new images, and of every old class as many that never were."""
-            imagined = torch.arange(old_classes, device=labels.device).repeat_interleave(each)
+            """The new images, and of every old class as many features that never were images."""
+            imagined = torch.arange(old._classes, device=labels.device).repeat_interleave(each)
             made = old._synthesizer(self._vectors[imagined], self._noise(len(imagined), random))
             return torch.cat([features, made]), torch.cat([labels, imagined])
 
-        def loss(features: Tensor, labels: Tensor) -> Tensor:
+        def described_examples() -> tuple[Tensor, Tensor]:
+            features, labels = examples()
+            return self._described(features), labels
+
+        def mapping_loss(described: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
-                before = old._similarity(features)
-            scores = self._similarity(features)
+                before = old._similarity(described)
+            scores = self._similarity(described)
             return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores, before)
 
-        settings = self.config.incremental
-        how = settings.epochs, settings.batch, RATE, random, self.trainer
-        fit(self._mapping, examples, loss, *how, "synthesized: mapping")
+        how = settings.epochs, settings.batch, SESSION_RATE, random, self.trainer
+        fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")
         fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
 
-    def _similarity(self, features: Tensor) -> Tensor:
-        """(n, d) standardised features -> (n, classes): scaled cosines in word space"""
-        mapped = self._mapping(torch.cat([features, self._subspaces(features)], 1))
-        return SCALE * cosine_scores(mapped, self._words)
+    def _features(self, images: Images) -> Tensor:
+        return standardised(self.network.features(images).to(self.trainer.device))
+
+    def _labels(self, images: Images) -> Tensor:
+        return torch.from_numpy(images.labels).to(self.trainer.device)
+
+    def _described(self, features: Tensor) -> Tensor:
+        """(n, d) -> (n, d + k * rank): each feature beside its place in the subspaces"""
+        return torch.cat([features, self._subspaces(features)], 1)
+
+    def _similarity(self, described: Tensor) -> Tensor:
+        """(n, d + k * rank) -> (n, classes): scaled cosines in word space"""
+        return SCALE * cosine_scores(self._mapping(described), self._words)
 
     def _synthesis(self, random: torch.Generator) -> Loss:
         return lambda features, labels: self._synthesizer.loss(
@@ -182,13 +196,9 @@ class Synthesized:
     def _noise(self, count: int, random: torch.Generator) -> Tensor:
         return torch.randn(count, LATENT, generator=random).to(self.trainer.device)
 
-    def _examples(self, images: Images) -> tuple[Tensor, Tensor]:
-        features = standardised(self.network.features(images).to(self.trainer.device))
-        return features, torch.from_numpy(images.labels).to(self.trainer.device)
-
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
-        return self._similarity(self._examples(images)[0]).cpu()
+        return self._similarity(self._described(self._features(images))).cpu()
 
     def alternatives(self, images: Images) -> dict[str, Tensor]:
         return {}

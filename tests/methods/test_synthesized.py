@@ -1,0 +1,292 @@
+"""Synthesized features against their formulas written out in loops: subspaces, the autoencoder, a session's examples."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fscil import sessions
+from fscil.errors import ConfigError, DataError
+from fscil.methods import synthesized
+from fscil.methods.feature_training import distillation, fit, generator_of, standardised
+from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
+from fscil.protocol import Protocol
+from fscil.training import Trainer
+from helpers import NAMES, small_config, tiny_dataset
+
+CPU = torch.device("cpu")
+DATA = tiny_dataset(12, train=6, test=3)
+PROTOCOL = Protocol(6, 2, 3, 2)
+BASE = sessions.base_images(DATA, PROTOCOL)
+TABLE = np.random.default_rng(0).normal(size=(12, 5))
+
+
+def write(path, table=TABLE):
+    lines = [" ".join([name, *map(str, vector)]) for name, vector in zip(NAMES, table, strict=False)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def build(path, *assignments):
+    config = small_config("train.epochs=1", "incremental.epochs=3", f"data.word_vectors={path}", *assignments)
+    return Synthesized(config, Trainer(config.train, CPU, quiet=True), NAMES)
+
+
+def session(number):
+    return DATA.train.select(PROTOCOL.samples(DATA.train.labels, number, 0)).relabel(PROTOCOL.seen(number))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("words") / "vectors.txt")
+
+
+@pytest.fixture(scope="module")
+def state(words):
+    method = build(words)
+    method.fit_base(BASE, (2,))
+    return method.state()
+
+
+@pytest.fixture
+def fitted(words, state):
+    method = build(words)
+    method.load_state(state)
+    return method
+
+
+def unit(vector):
+    vector = np.asarray(vector, np.float64)
+    return vector / math.sqrt((vector**2).sum())
+
+
+# The mixture of subspaces
+
+
+def planes(count=2, each=40):
+    """Features near planes in 6 dimensions, far from each other; and the planes."""
+    random = np.random.default_rng(3)
+    features, truth = [], []
+    for number in range(count):
+        basis, _ = np.linalg.qr(random.normal(size=(6, 2)))
+        mean = 20 * np.eye(6)[number]
+        features.append(mean + random.normal(size=(each, 2)) @ basis.T)
+        truth.append((mean, basis))
+    return torch.from_numpy(np.concatenate(features)).float(), truth
+
+
+def test_subspaces_are_found(monkeypatch):
+    monkeypatch.setattr(synthesized, "SUBSPACES", 2)
+    monkeypatch.setattr(synthesized, "RANK", 2)
+    features, truth = planes()
+    found = MixtureOfSubspaces.of(features, seed=0)
+    for mean, basis in truth:
+        number = int(((found.means.numpy() - mean) ** 2).sum(1).argmin())
+        own = found.bases[number].double().numpy()
+        np.testing.assert_allclose(own.T @ own, np.eye(2), atol=1e-5)
+        np.testing.assert_allclose(own @ own.T, basis @ basis.T, atol=1e-4)
+    assert float(found.spread) < 1e-3  # nothing is left outside them
+
+
+def test_few_features_give_few_directions():
+    """As many subspaces as features; a lone one has a place and no direction."""
+    features = torch.eye(4)
+    found = MixtureOfSubspaces.of(torch.cat([features, features]), seed=0)
+    assert found.means.shape == (4, 4)
+    assert torch.equal(found.bases.abs().amax() < 1.01, torch.tensor(True))
+    assert found(features).isfinite().all()
+
+
+def naive_place(subspaces, feature):
+    """One feature -> its coordinates and its square distance from each subspace, by projection."""
+    places = []
+    for mean, basis in zip(subspaces.means.double().numpy(), subspaces.bases.double().numpy(), strict=True):
+        coordinates = [float((feature - mean) @ direction) for direction in basis.T]
+        shadow = mean + sum(x * direction for x, direction in zip(coordinates, basis.T, strict=True))
+        places.append((coordinates, float(((feature - shadow) ** 2).sum())))
+    return places
+
+
+def naive_description(subspaces, feature):
+    places, spread = naive_place(subspaces, feature), float(subspaces.spread)
+    shares = [math.exp(-SHARPNESS * distance / spread) for _, distance in places]
+    return [x * share / sum(shares) for (coordinates, _), share in zip(places, shares, strict=True) for x in coordinates]
+
+
+def test_a_feature_is_described_by_its_projections():
+    torch.manual_seed(0)
+    features = torch.randn(60, 8)
+    subspaces = MixtureOfSubspaces.of(features, seed=0)
+    subspaces.bases[..., 3:] = 0  # room outside them
+    others = torch.randn(5, 8)
+    subspaces.spread = subspaces.place(others)[1].mean()
+    coordinates, distances = subspaces.place(others)
+    for feature, mine, far, description in zip(others, coordinates, distances, subspaces(others), strict=True):
+        expected = naive_place(subspaces, feature.double().numpy())
+        np.testing.assert_allclose(mine, [each for each, _ in expected], atol=1e-4)
+        np.testing.assert_allclose(far, [each for _, each in expected], atol=1e-3)
+        np.testing.assert_allclose(description, naive_description(subspaces, feature.double().numpy()), atol=1e-3)
+
+
+# The autoencoder
+
+
+def layers(network, vector):
+    first, _, last = network
+    hidden = first.weight.detach().double().numpy() @ vector + first.bias.detach().double().numpy()
+    hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+    return last.weight.detach().double().numpy() @ hidden + last.bias.detach().double().numpy()
+
+
+def test_the_loss_of_the_autoencoder():
+    torch.manual_seed(0)
+    synthesizer = Synthesizer(6, 4)
+    features, words, noise = torch.randn(3, 6), torch.randn(3, 4), torch.randn(3, LATENT)
+    expected = 0.0
+    for x, word, draw in zip(features.double().numpy(), words.double().numpy(), noise.double().numpy(), strict=True):
+        code = layers(synthesizer.encoder, np.concatenate([x, word]))
+        mean, log_variance = code[:LATENT], code[LATENT:]
+        sample = [m + math.exp(v / 2) * e for m, v, e in zip(mean, log_variance, draw, strict=True)]
+        again = layers(synthesizer.decoder, np.concatenate([sample, word]))
+        expected += sum((a - b) ** 2 for a, b in zip(again, x, strict=True)) / 3
+        expected -= sum(1 + v - m**2 - math.exp(v) for m, v in zip(mean, log_variance, strict=True)) / 2 / 3
+    assert synthesizer.loss(features, words, noise).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_it_makes_features_of_the_word_that_is_asked_for():
+    """Trained on two words far apart, it makes features around the mean of the right one."""
+    torch.manual_seed(0)
+    words, means = torch.eye(2), torch.tensor([[4.0, 0, 0], [0, 4.0, 0]])
+    labels = torch.arange(2).repeat_interleave(40)
+    features = means[labels] + 0.5 * torch.randn(80, 3)
+    synthesizer, random = Synthesizer(3, 2), generator_of(0, 0)
+
+    def loss(features, labels):
+        return synthesizer.loss(features, words[labels], torch.randn(len(labels), LATENT, generator=random))
+
+    config = small_config()
+    trainer = Trainer(config.train, CPU, quiet=True)
+    fit(synthesizer, lambda: (features, labels), loss, 100, 40, 3e-3, random, trainer, "")
+    for label in (0, 1):
+        made = synthesizer(words[label].expand(200, 2), torch.randn(200, LATENT, generator=random))
+        assert not made.requires_grad
+        np.testing.assert_allclose(made.mean(0), means[label], atol=0.5)
+
+
+# The method
+
+
+def test_a_class_scores_by_the_cosine_to_its_word_vector(fitted):
+    features = standardised(fitted.network.features(DATA.test)).double().numpy()
+    for classes in (6, 8):
+        expected = []
+        for feature in features:
+            described = np.concatenate([feature, naive_description(fitted._subspaces, feature)])
+            place = unit(layers(fitted._mapping, described))
+            expected.append([16 * place @ unit(TABLE[label]) for label in range(classes)])
+        np.testing.assert_allclose(fitted.scores(DATA.test), expected, atol=2e-2)
+        fitted.learn(session(1)) if classes == 6 else None
+
+
+def test_a_session_learns_among_imagined_old_classes(fitted, monkeypatch):
+    """New images and as many made features of every old class, others in each epoch, for both parts."""
+    seen = []
+
+    def watch(part, examples, loss, epochs, batch, rate, generator, trainer, what):
+        first, again = examples(), examples()
+        seen.append((first, again, loss(*first).item()))
+
+    monkeypatch.setattr(synthesized, "fit", watch)
+    new = session(1)
+    fitted.learn(new)
+    for (features, labels), (others, _), loss in seen:
+        assert sorted(labels.tolist()) == sorted([label for label in range(8) for _ in range(2)])
+        width = fitted.network.backbone.feature_dim
+        real = standardised(fitted.network.features(new))
+        assert torch.equal(features[:4, :width], real)
+        assert torch.equal(others[:4, :width], real)
+        assert not torch.equal(features[4:], others[4:])
+        assert math.isfinite(loss)
+    assert [len(first[0][0]) for first, _, _ in seen] == [fitted._mapping[0].in_features, width]
+
+
+def test_the_loss_of_a_session_is_cross_entropy_and_distillation(fitted, monkeypatch):
+    """Before any step, old and new mapping agree, so that only cross-entropy is left."""
+    seen = []
+
+    def watch(part, examples, loss, *how):
+        described, labels = examples()
+        if part is fitted._mapping:
+            before = loss(described, labels).item()
+            expected = torch.nn.functional.cross_entropy(fitted._similarity(described), labels).item()
+            with torch.no_grad():
+                old = fitted._similarity(described)[:, :6]
+                part[2].weight.add_(torch.randn(part[2].weight.shape, generator=torch.Generator().manual_seed(0)))
+                scores = fitted._similarity(described)
+            after = torch.nn.functional.cross_entropy(scores, labels) + distillation(scores, old)
+            seen.append((before, expected, loss(described, labels).item(), after.item()))
+
+    monkeypatch.setattr(synthesized, "fit", watch)
+    fitted.learn(session(1))
+    [(before, expected, found, after)] = seen
+    assert before == pytest.approx(expected, abs=1e-5)
+    assert found == pytest.approx(after, rel=1e-5)
+    assert after > expected
+
+
+def test_imagined_features_keep_the_old_classes(words, monkeypatch):
+    """Without them the new classes take everything."""
+    right = []
+    for imagined in (True, False):
+        method = build(words, "train.epochs=10", "model.width=4", "incremental.epochs=30")
+        method.fit_base(BASE, (2,))
+        if not imagined:
+            monkeypatch.setattr(torch.Tensor, "repeat_interleave", lambda tensor, each: tensor[:0])
+            monkeypatch.setattr(synthesized, "SESSION_RATE", 3e-3)
+        method.learn(session(1))
+        right.append((method.scores(BASE).argmax(1).numpy() == BASE.labels).mean())
+    assert right[0] > right[1] + 0.2
+
+
+def test_backbone_and_subspaces_stay_as_they_are(fitted):
+    before = fitted.state()
+    fitted.learn(session(1))
+    after = fitted.state()
+    for name in before:
+        if name.startswith(("backbone.", "subspaces.")):
+            assert torch.equal(before[name], after[name])
+        elif name.endswith("weight") and name.startswith(("mapping.", "synthesizer.")):
+            assert not torch.equal(before[name], after[name])
+
+
+def test_nothing_is_known_of_the_words_to_come(words, tmp_path):
+    """Other vectors for classes of the third session change nothing before it."""
+    other = TABLE.copy()
+    other[10:] = 7.0
+    first, second = build(words), build(write(tmp_path / "other.txt", other))
+    for method in (first, second):
+        method.fit_base(BASE, (2,))
+        method.learn(session(1))
+        method.learn(session(2))
+    assert torch.equal(first.scores(DATA.test), second.scores(DATA.test))
+    assert all(torch.equal(value, second.state()[name]) for name, value in first.state().items())
+    for method in (first, second):
+        method.learn(session(3))
+    assert not torch.equal(first.scores(DATA.test), second.scores(DATA.test))
+
+
+def test_what_stands_for_old_data_is_its_memory(fitted):
+    width, rank = fitted.network.backbone.feature_dim, min(RANK, fitted.network.backbone.feature_dim)
+    subspaces = SUBSPACES * (width + width * rank) + 1
+    maker = sum(each.numel() for each in Synthesizer(width, 5).parameters())
+    assert (fitted.memory().images, fitted.memory().floats) == (0, 6 * 5 + subspaces + maker)
+    fitted.learn(session(1))
+    assert (fitted.memory().images, fitted.memory().floats) == (0, 8 * 5 + subspaces + maker)
+
+
+def test_a_recipe_without_word_vectors_is_refused_before_any_training(tmp_path):
+    with pytest.raises(ConfigError, match="synthesized needs word vectors"):
+        build("")
+    with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
+        build(write(tmp_path / "short.txt", TABLE[:10]))
