@@ -9,7 +9,7 @@ from PIL import Image
 
 from fscil import photos
 from fscil.data.images import Resize
-from fscil.errors import BadImageError, DataError
+from fscil.errors import BadImageError, DataError, HugeImageError
 
 ROOM = Resize(20)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
@@ -98,6 +98,13 @@ def test_the_thumbnail_is_a_small_jpeg():
 def test_what_is_no_photo(source, what):
     with pytest.raises(BadImageError, match=what):
         photos.load(source, ROOM)
+
+
+def test_a_strip_that_would_grow_huge_is_named(tmp_path):
+    Image.new("RGB", (1, 5000)).save(tmp_path / "strip.png")
+    for read in (photos.load, photos.pixels):
+        with pytest.raises(HugeImageError, match=r"strip\.png: too large"):
+            read(tmp_path / "strip.png", Resize(256))
 
 
 def test_a_file_that_is_not_there(tmp_path):

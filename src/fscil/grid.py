@@ -30,13 +30,12 @@ from fscil.experiments import check, load_data, method_class, protocol_of, recor
 from fscil.features import FeatureExtractor
 from fscil.methods import Method
 from fscil.methods.parts import backbone_of, preprocess_of
-from fscil.models import Backbone
 from fscil.progress import clock, titled
 from fscil.protocol import Draw, Protocol
 from fscil.runs import Run
 from fscil.sessions import Walk, base_images, walk_all
 from fscil.store import load_tensors, read_json, save_tensors, write_json, write_text
-from fscil.training import Trainer
+from fscil.training import Trainer, load_state
 
 SAMPLE = 20  # images per base class whose features are kept to be shown
 
@@ -181,19 +180,21 @@ class Grid:
             trainer = Trainer(recipe.train, self._device, run, self._quiet)
             backbone = backbone_of(recipe).to(self._device)
             began = time.perf_counter()
-            base = base_images(dataset, protocol)
-            train_base(recipe, trainer, backbone, run, base)
-            self._keep_sample(recipe, trainer, backbone, folder, base)
+            train_base(recipe, trainer, backbone, run, base_images(dataset, protocol))
             self._say(f"base network {folder.name}: trained in {clock(time.perf_counter() - began)}")
+        if not (folder / "sample.safetensors").exists():
+            self._keep_sample(recipe, run, base_images(dataset, protocol))
         return run
 
-    def _keep_sample(self, recipe: Config, trainer: Trainer, backbone: Backbone, folder: Path, base: Images) -> None:
+    def _keep_sample(self, recipe: Config, run: Run, base: Images) -> None:
         """Features of some training images of each base class, for the report to show how they lie."""
         few = [np.flatnonzero(base.labels == label)[:SAMPLE] for label in base.counts]
         sample = base.select(np.concatenate(few))
-        features = FeatureExtractor(backbone, preprocess_of(recipe), trainer.device, quiet=True)(sample)
+        backbone = backbone_of(recipe, blank=True).to(self._device)
+        load_state(backbone, load_tensors(run.weights)[0], str(run.weights))
+        features = FeatureExtractor(backbone, preprocess_of(recipe), self._device, quiet=True)(sample)
         tensors = {"features": features, "labels": torch.from_numpy(sample.labels.copy())}
-        save_tensors(folder / "sample.safetensors", tensors)
+        save_tensors(run.folder / "sample.safetensors", tensors)
 
     def _fitted(
         self, config: Config, folder: Path, run: Run, dataset: Dataset, protocol: Protocol, shots: Sequence[int]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fscil.data.folder import LAYOUT, images_in, parts
 from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decode, upright_rgb
-from fscil.errors import BadImageError, DataError
+from fscil.errors import BadImageError, DataError, HugeImageError
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
 
@@ -36,7 +36,10 @@ class Loaded:
 def load(source: Source, resize: Resize) -> Loaded:
     """Decode a photo; its digest is of the upright picture at full size, so another `resize` finds the same."""
     full = pixels(source, AS_IT_IS)
-    image = resize.apply(Image.fromarray(full))
+    try:
+        image = resize.apply(Image.fromarray(full))
+    except HugeImageError as error:
+        raise HugeImageError(f"{name_of(source)}: too large ({error})") from error
     digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
     digest.update(np.ascontiguousarray(full).data)
     return Loaded(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))

@@ -22,8 +22,8 @@ def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
     """(classes, d): what a method needs that works with the meaning of names; path is the setting data.word_vectors."""
     if not path:
         raise ConfigError(
-            f"{method} needs word vectors of the class names: give --word-vectors FILE, or --set data.word_vectors=FILE. "
-            f"The file is text as GloVe and word2vec write it: on each line a name and its numbers, with blanks between."
+            f"{method} needs word vectors of the class names: --word-vectors FILE or --set data.word_vectors=FILE. "
+            f"The file is text as GloVe and word2vec write it: a name and its numbers on each line, blanks between."
         )
     if not names:
         raise ConfigError(f"{method} works with the meaning of class names, and none were given to it.")
@@ -53,19 +53,20 @@ def load_word_vectors(path: Path, names: Sequence[str]) -> Vector:
                 return exact[key]
         return alike.get(" ".join(_words(name)))
 
-    found: dict[str, Vector | None] = {}
+    found: dict[str, Vector] = {}
     for name, words in spelt.items():
-        found[name] = find(name)
-        parts = [part for part in map(find, words) if part is not None]
-        if found[name] is None and parts and len(parts) == len(words):
+        whole, parts = find(name), [part for part in map(find, words) if part is not None]
+        if whole is not None:
+            found[name] = whole
+        elif parts and len(parts) == len(words):
             found[name] = np.mean(parts, axis=0, dtype=np.float32)
-    missing = [name for name, vector in found.items() if vector is None]
+    missing = [name for name in spelt if name not in found]
     if missing:
         raise DataError(
-            f"{path}: no word vector for {len(missing)} of {len(found)} classes: {few(missing)}. Add a line for each: "
+            f"{path}: no word vector for {len(missing)} of {len(spelt)} classes: {few(missing)}. Add a line for each: "
             f"the name, then as many numbers as the others have."
         )
-    return np.stack([vector for name in names if (vector := found[name]) is not None])
+    return np.stack([found[name] for name in names])
 
 
 def _words(name: str) -> list[str]:

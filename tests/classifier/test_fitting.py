@@ -160,3 +160,52 @@ def test_features_of_a_folder_are_those_of_single_photos(fitted, tmp_path):
             torch.testing.assert_close(photo.feature, found.features(tmp_path / photo.source)[0], rtol=1e-3, atol=1e-4)
     with pytest.raises(BadImageError):
         made.features(b"")
+
+
+def trained_run(folder, recipe, data, *settings):
+    config = load_recipe(recipe, [*SMALL, "train.epochs=0", *settings])
+    run = Run.create(folder, config, {"data": data and str(data)})
+    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    return folder
+
+
+def test_a_large_photo_for_a_network_of_small_images(tmp_path):
+    """A data set of small images is stored as it is; a photo must not be cut down to its central pixels."""
+    run = trained_run(tmp_path / "run", "glyphs", None, "views.size=32", "protocol.base_classes=3")
+    made = Classifier.from_run(run, quiet=True)
+    large = np.zeros((300, 400, 3), np.uint8)
+    large[:, :200] = 255  # its centre is the same above and below, but the picture has two halves
+    small = np.asarray(Image.fromarray(large).resize((42, 32), Image.Resampling.BILINEAR))
+    torch.testing.assert_close(made.features(large), made.features(small), rtol=1e-3, atol=1e-4)
+    framed = large.copy()
+    framed[:100] = (255, 0, 0)  # far from the centre
+    assert not torch.allclose(made.features(large), made.features(framed), atol=1e-3)
+
+
+def test_a_run_on_photos_as_they_are_sees_its_base_classes_as_it_sees_others(tmp_path):
+    random = np.random.default_rng(0)
+    for name in NAMES:
+        for part, count in (("train", 6), ("test", 1)):
+            (tmp_path / "data" / part / name).mkdir(parents=True)
+            for number in range(count):
+                size = random.integers(24, 60, 2)
+                image = Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8))
+                image.save(tmp_path / "data" / part / name / f"{number}.png")
+    run = trained_run(tmp_path / "run", "folder", tmp_path / "data", "test.resize=18")
+    made = Classifier.from_run(run, quiet=True)
+    assert made.resize.size == 18
+    for photo in made.gallery.photos("ant"):
+        expected = made.features(tmp_path / "data" / photo.source)[0]
+        torch.testing.assert_close(photo.feature, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_class_of_a_run_is_forgotten_without_a_trace(tmp_path):
+    data = write_images(tmp_path / "data", names=["xylophagous", *NAMES[1:]])
+    config = load_recipe("folder", [*SMALL, "train.epochs=0", f"protocol.order={['xylophagous', *NAMES[1:]]}"])
+    run = Run.create(tmp_path / "run", config, {"data": str(data)})
+    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    made = Classifier.from_run(tmp_path / "run", quiet=True)
+    made.forget("xylophagous")
+    made.save(tmp_path / "model")
+    for path in (tmp_path / "model").iterdir():
+        assert b"xylophagous" not in path.read_bytes()

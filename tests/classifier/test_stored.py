@@ -8,6 +8,7 @@ from PIL import Image
 
 from fscil import Classifier
 from fscil.classifier import StoredClassifier, stored
+from fscil.classifier.network import Network
 from fscil.errors import ClassNameError, DataError, FscilWarning, StoreError, UnknownClassError
 from fscil.gallery import Photo
 from fscil.modelfolder import ModelFolder
@@ -102,6 +103,36 @@ def test_another_network_in_the_same_folder(model, fitted):
         assert mine.classifier.gallery.names == ("only",)
 
 
+def retrained(classifier):
+    """The same classes with a network of other weights."""
+    blueprint = classifier.network.blueprint
+    torch.manual_seed(7)
+    other = Classifier(Network(blueprint, blueprint.build(), classifier.network.device))
+    other.enroll("ant", NEW)
+    return other
+
+
+@pytest.mark.parametrize("act", ["enroll", "forget"])
+def test_features_of_one_network_never_join_those_of_another(model, act):
+    """Somebody replaces the model between two calls, or while a photo is at the network."""
+    with StoredClassifier.open(model) as mine:
+        photos = mine.classifier.photos(NEW[:1])
+        retrained(mine.classifier).save(model, force=True)
+        before = ModelFolder(model).version()
+        with pytest.raises(StoreError, match="another network"):
+            mine.enroll_prepared("new", photos) if act == "enroll" else mine.forget("ant")
+        assert ModelFolder(model).version() == before
+
+
+def test_news_of_others_do_not_build_the_network_again(model):
+    with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
+        network = mine.classifier.network
+        yours.forget("ant")
+        assert mine.refresh()
+        assert mine.classifier.network is network
+        assert mine.enroll("new", NEW) == 4
+
+
 def test_a_threshold_is_stored(model, strangers):
     with StoredClassifier.open(model) as mine:
         mine.enroll("new", NEW)
@@ -131,6 +162,22 @@ def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
     assert {f"class {number}" for number in range(60)} <= {*names}
     with StoredClassifier.open(model) as mine:
         assert not mine.refresh()
+
+
+def test_an_enrolment_counts_though_there_is_no_room_for_a_snapshot(model, monkeypatch):
+    def full(*_):
+        raise StoreError("no space left on the device")
+
+    monkeypatch.setattr(stored, "SHORT_JOURNAL", 1)
+    with StoredClassifier.open(model) as mine:
+        mine._settled = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(ModelFolder, "compact", full)
+            with pytest.warns(FscilWarning, match="nothing is lost"):
+                assert mine.enroll("new", NEW) == 4
+        assert Classifier.load(model).gallery.info("new").photos == 4
+        assert mine.enroll("newer", NEW) == 4
+        assert mine.folder.read().records == []
 
 
 def test_while_a_server_has_it_others_are_told(model):

@@ -1,4 +1,4 @@
-"""Synthesized features against their formulas written out in loops: subspaces, the autoencoder, a session's examples."""
+"""Synthesized features against their formulas written out in loops: subspaces, autoencoder, a session."""
 
 import math
 
@@ -9,7 +9,8 @@ import torch
 from fscil import sessions
 from fscil.errors import ConfigError, DataError
 from fscil.methods import synthesized
-from fscil.methods.feature_training import distillation, fit, generator_of, standardised
+from fscil.methods.distillation import distillation
+from fscil.methods.feature_training import fit, generator_of, standardised
 from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
 from fscil.protocol import Protocol
 from fscil.training import Trainer
@@ -65,12 +66,12 @@ def unit(vector):
 
 
 def planes(count=2, each=40):
-    """Features near planes in 6 dimensions, far from each other; and the planes."""
+    """Features on planes in 8 dimensions, far from each other; and the planes."""
     random = np.random.default_rng(3)
     features, truth = [], []
     for number in range(count):
-        basis, _ = np.linalg.qr(random.normal(size=(6, 2)))
-        mean = 20 * np.eye(6)[number]
+        basis, _ = np.linalg.qr(random.normal(size=(8, 2)))
+        mean = 20 * np.eye(8)[number]
         features.append(mean + random.normal(size=(each, 2)) @ basis.T)
         truth.append((mean, basis))
     return torch.from_numpy(np.concatenate(features)).float(), truth
@@ -78,7 +79,6 @@ def planes(count=2, each=40):
 
 def test_subspaces_are_found(monkeypatch):
     monkeypatch.setattr(synthesized, "SUBSPACES", 2)
-    monkeypatch.setattr(synthesized, "RANK", 2)
     features, truth = planes()
     found = MixtureOfSubspaces.of(features, seed=0)
     for mean, basis in truth:
@@ -86,7 +86,9 @@ def test_subspaces_are_found(monkeypatch):
         own = found.bases[number].double().numpy()
         np.testing.assert_allclose(own.T @ own, np.eye(2), atol=1e-5)
         np.testing.assert_allclose(own @ own.T, basis @ basis.T, atol=1e-4)
-    assert float(found.spread) < 1e-3  # nothing is left outside them
+        distances = found.place(features)[1]
+        assert float(distances.amin(1).max()) < 1e-3  # nothing is left outside them
+        assert float(found.spread) == pytest.approx(float(distances.mean()), rel=1e-5)
 
 
 def test_few_features_give_few_directions():
@@ -94,8 +96,7 @@ def test_few_features_give_few_directions():
     features = torch.eye(4)
     found = MixtureOfSubspaces.of(torch.cat([features, features]), seed=0)
     assert found.means.shape == (4, 4)
-    assert torch.equal(found.bases.abs().amax() < 1.01, torch.tensor(True))
-    assert found(features).isfinite().all()
+    assert not found(features).any()
 
 
 def naive_place(subspaces, feature):
@@ -111,16 +112,16 @@ def naive_place(subspaces, feature):
 def naive_description(subspaces, feature):
     places, spread = naive_place(subspaces, feature), float(subspaces.spread)
     shares = [math.exp(-SHARPNESS * distance / spread) for _, distance in places]
-    return [x * share / sum(shares) for (coordinates, _), share in zip(places, shares, strict=True) for x in coordinates]
+    return [
+        x * share / sum(shares) for (coordinates, _), share in zip(places, shares, strict=True) for x in coordinates
+    ]
 
 
 def test_a_feature_is_described_by_its_projections():
     torch.manual_seed(0)
     features = torch.randn(60, 8)
     subspaces = MixtureOfSubspaces.of(features, seed=0)
-    subspaces.bases[..., 3:] = 0  # room outside them
     others = torch.randn(5, 8)
-    subspaces.spread = subspaces.place(others)[1].mean()
     coordinates, distances = subspaces.place(others)
     for feature, mine, far, description in zip(others, coordinates, distances, subspaces(others), strict=True):
         expected = naive_place(subspaces, feature.double().numpy())
@@ -167,11 +168,11 @@ def test_it_makes_features_of_the_word_that_is_asked_for():
 
     config = small_config()
     trainer = Trainer(config.train, CPU, quiet=True)
-    fit(synthesizer, lambda: (features, labels), loss, 100, 40, 3e-3, random, trainer, "")
+    fit(synthesizer, lambda: (features, labels), loss, 150, 40, 3e-3, random, trainer, "")
     for label in (0, 1):
         made = synthesizer(words[label].expand(200, 2), torch.randn(200, LATENT, generator=random))
         assert not made.requires_grad
-        np.testing.assert_allclose(made.mean(0), means[label], atol=0.5)
+        np.testing.assert_allclose(made.mean(0), means[label], atol=1)
 
 
 # The method
@@ -224,7 +225,7 @@ def test_the_loss_of_a_session_is_cross_entropy_and_distillation(fitted, monkeyp
                 old = fitted._similarity(described)[:, :6]
                 part[2].weight.add_(torch.randn(part[2].weight.shape, generator=torch.Generator().manual_seed(0)))
                 scores = fitted._similarity(described)
-            after = torch.nn.functional.cross_entropy(scores, labels) + distillation(scores, old)
+            after = torch.nn.functional.cross_entropy(scores, labels) + distillation(scores[:, :6], old)
             seen.append((before, expected, loss(described, labels).item(), after.item()))
 
     monkeypatch.setattr(synthesized, "fit", watch)
@@ -277,7 +278,7 @@ def test_nothing_is_known_of_the_words_to_come(words, tmp_path):
 
 
 def test_what_stands_for_old_data_is_its_memory(fitted):
-    width, rank = fitted.network.backbone.feature_dim, min(RANK, fitted.network.backbone.feature_dim)
+    width, rank = fitted.network.backbone.feature_dim, min(RANK, fitted.network.backbone.feature_dim // 4)
     subspaces = SUBSPACES * (width + width * rank) + 1
     maker = sum(each.numel() for each in Synthesizer(width, 5).parameters())
     assert (fitted.memory().images, fitted.memory().floats) == (0, 6 * 5 + subspaces + maker)

@@ -199,6 +199,19 @@ def test_too_many_requests_at_once(narrow):
     assert narrow.client.post("/predict", files=form(photo(0, 0))).status_code == 200
 
 
+def test_a_body_that_stops_coming_gives_its_place_back(model):
+    with process(model, limits={"in_flight": 1, "pause": 0.1}) as server:
+        with Held(server) as stalled:
+            assert stalled.answer().startswith(b"HTTP/1.1 408 ")
+            assert server.client.post("/predict", files=form(photo(0, 0))).status_code == 200
+        assert 'route="/predict",status="408"} 1.0' in server.client.get("/metrics").text
+
+
+def test_the_head_of_a_request_is_bounded(narrow):
+    assert narrow.client.get("/health", headers={"x-long": "x" * 100_000}).status_code == 400
+    assert narrow.client.get("/health").status_code == 200
+
+
 class Held:
     """A request whose body does not come, over a bare socket."""
 

@@ -57,7 +57,7 @@ class Classifier:
         made: Mapping[str, Any] | None = None,
     ) -> None:
         self.network = network
-        self.gallery = gallery or Gallery(network.dim)
+        self.gallery = Gallery(network.dim) if gallery is None else gallery
         self.calibration = calibration
         self.made = dict(made or {})
         self.lock = threading.RLock()  # held by whoever looks at the gallery or changes it

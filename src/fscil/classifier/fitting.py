@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,17 @@ def from_run(run: Run, root: Path | None, shots: int, device: torch.device, quie
         )
     config, stored = run.config(), run.about().get("data")
     root = root or (Path(stored) if stored else None)
-    dataset = load_data(config, root, quiet)
+    blueprint = Blueprint.of(config)
+    stored_size = replace(config.data, resize=blueprint.resize.size, interpolation=blueprint.resize.interpolation)
+    dataset = load_data(replace(config, data=stored_size), root, quiet)
     protocol = protocol_of(config, dataset)
     base = base_images(dataset, protocol)
     names = [dataset.class_names[label] for label in protocol.seen(0)]
-    network = Network.load(Blueprint.of(config), load_tensors(run.weights)[0], device, str(run.weights))
+    network = Network.load(blueprint, load_tensors(run.weights)[0], device, str(run.weights))
     gallery = _gallery(network, base, names, _originals(data.load(config.data.name, root)), shots, quiet, fewest=1)
-    return Fitted(network, gallery, {"by": "run", "run": str(run.folder.resolve()), "settings": flatten(config)})
+    settings = flatten(config)
+    settings.pop("protocol.order", None)  # names of classes, which may have to be forgotten
+    return Fitted(network, gallery, {"by": "run", "run": str(run.folder.resolve()), "settings": settings})
 
 
 def fit(

@@ -39,13 +39,19 @@ class Blueprint:
 
     @classmethod
     def of(cls, config: Config) -> "Blueprint":
-        """Of the network a recipe trains."""
+        """Of the network a recipe trains.
+
+        Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo gets
+        the size at which the recipe tests.
+        """
         model, options = config.model, {}
         if model.backbone == "resnet18":
             options = {"stem": model.stem, "width": model.width}
         elif model.backbone != "resnet20":
             options = {"pretrained": False}
         resize = Resize(config.data.resize, config.data.interpolation)
+        if resize.size is None:
+            resize = Resize(max(config.test.resize or 0, config.views.size), config.test.interpolation)
         return cls(model.backbone, options, resize, preprocess_of(config))
 
     def build(self) -> Backbone:

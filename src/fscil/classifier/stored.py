@@ -1,16 +1,19 @@
 """A classifier bound to its folder: what it learns is on disk before the call returns, and others' news come in."""
 
+import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fscil.classifier.core import Classifier, PathLike, Photos, calibration_of, gallery_of
-from fscil.errors import DataError
+from fscil.errors import DataError, FscilWarning, StoreError
 from fscil.gallery import Gallery, Photo, class_name
 from fscil.modelfolder import Contents, ModelFolder, Version
 from fscil.openset import Calibration
@@ -66,7 +69,10 @@ class StoredClassifier:
         trial = Gallery(self.classifier.network.dim)  # what cannot be enrolled must not get into the journal
         trial.enroll(name, photos)
         with self._lock:
+            network = self.classifier.network
             self.refresh()
+            if self.classifier.network is not network:
+                raise self._replaced()  # these features would be among those of another network
             gallery = self.classifier.gallery
             known = {photo.digest for photo in gallery.photos(name)} if name in gallery else set()
             fresh = [photo for photo in trial.photos(name) if photo.digest not in known]
@@ -98,13 +104,18 @@ class StoredClassifier:
     def _shorten(self) -> None:
         """A new snapshot once the journal outweighs the old one: all in all, each photo is written a few times."""
         if self._pending > max(SHORT_JOURNAL, self._settled):
-            self._change(lambda gallery, about: None)
+            try:
+                self._change(lambda gallery, about: None)
+            except StoreError as error:  # a disk too full for a snapshot: what was enrolled is in the journal
+                warnings.warn(f"The journal could not be shortened, nothing is lost: {error}", FscilWarning, stacklevel=3)
 
     def _change(self, change: Callable[[Gallery, dict[str, Any]], None]) -> None:
         """Change what is on disk as it is now, in one step, then what is here."""
         made: list[tuple[Gallery, dict[str, Any], int]] = []
 
         def compacted(contents: Contents) -> tuple[dict[str, Any], dict[str, Tensor]]:
+            if not self._same_network(contents):
+                raise self._replaced()
             gallery, about = gallery_of(contents), contents.about
             change(gallery, about)
             snapshot = gallery.snapshot()
@@ -120,12 +131,27 @@ class StoredClassifier:
 
     def _replace(self, contents: Contents) -> None:
         """By a model that was written anew, perhaps with another network."""
-        found = Classifier.restore(contents, str(self.classifier.network.device), str(self.folder.path))
+        network = self.classifier.network
+        if not self._same_network(contents):
+            network = Classifier.restore(contents, str(network.device), str(self.folder.path)).network
+        gallery, calibration = gallery_of(contents), calibration_of(contents.about)
         with self.classifier.lock:
-            self.classifier.network, self.classifier.gallery = found.network, found.gallery
-            self.classifier.calibration, self.classifier.made = found.calibration, found.made
+            self.classifier.network, self.classifier.gallery = network, gallery
+            self.classifier.calibration, self.classifier.made = calibration, contents.about["made"]
         self._version = contents.version
         self._settled, self._pending = _photos_in(contents)
+
+    def _same_network(self, contents: Contents) -> bool:
+        network = self.classifier.network
+        mine = network.backbone.state_dict()
+        return (
+            contents.about["network"] == json.loads(json.dumps(network.blueprint.to_dict()))  # as a file has it
+            and mine.keys() == contents.weights.keys()
+            and all(torch.equal(value.cpu(), contents.weights[key]) for key, value in mine.items())
+        )
+
+    def _replaced(self) -> StoreError:
+        return StoreError(f"{self.folder.path}: somebody put another network there meanwhile. Open the model again.")
 
 
 def _photos_in(contents: Contents) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Images of past sessions that a method may keep: copies, so that nothing else of a session stays reachable."""
+"""Images of past sessions that a method may keep: which, and copies, so that nothing else of a session is reachable."""
 
 from dataclasses import dataclass
 

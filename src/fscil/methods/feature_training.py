@@ -15,8 +15,6 @@ from fscil.training import Trainer
 Examples = Callable[[], tuple[Tensor, Tensor]]  # asked once an epoch: (n, d) features, (n,) labels
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch of them
 
-TEMPERATURE = 2.0  # of distillation
-
 
 def standardised(features: Tensor) -> Tensor:
     """(n, d), each feature with mean 0 and variance 1 over its d numbers, whatever the scale of its backbone."""
@@ -45,7 +43,9 @@ def fit(
         for epoch in range(epochs):
             optimizer.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
             features, labels = examples()
-            for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch):
+            order = torch.randperm(len(labels), generator=generator).to(labels.device)
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
                 optimizer.zero_grad(set_to_none=True)
                 value = loss(features[chosen], labels[chosen])
                 value.backward()  # type: ignore[no-untyped-call]
@@ -53,10 +53,3 @@ def fit(
                 if stop.is_set():
                     raise KeyboardInterrupt
             bar.advance(1)
-
-
-def distillation(scores: Tensor, old_scores: Tensor) -> Tensor:
-    """How far the answer is from the old network's, over the classes that one knew. (n, classes), (n, old classes)"""
-    ours = (scores[:, : old_scores.shape[1]] / TEMPERATURE).log_softmax(1)
-    theirs = (old_scores / TEMPERATURE).log_softmax(1)
-    return TEMPERATURE**2 * F.kl_div(ours, theirs, log_target=True, reduction="batchmean")

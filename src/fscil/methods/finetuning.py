@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.errors import TrainingError
 from fscil.interrupts import stop_requests
 from fscil.methods.parts import preprocess_of, views_of
 from fscil.preprocess import normalise
@@ -40,7 +41,8 @@ def descend(
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
     preprocess = preprocess_of(config)
-    optimizer = torch.optim.SGD(list(parameters), first_rate, 0.9, weight_decay=5e-4, nesterov=True)
+    moving = list(parameters)
+    optimizer = torch.optim.SGD(moving, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
@@ -59,6 +61,11 @@ def descend(
                 if stop.is_set():
                     raise KeyboardInterrupt
             bar.advance(1)
+    if not all(bool(parameter.isfinite().all()) for parameter in moving):
+        raise TrainingError(
+            f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
+            f"{first_rate:.4g}. Use a lower incremental.lr."
+        )
 
 
 def new_outputs(head: nn.Linear, count: int, seed: int) -> nn.Linear:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.errors import ProtocolError
+from fscil.errors import ProtocolError, StoreError
 from fscil.features import FeatureExtractor
 from fscil.methods.parts import backbone_of, preprocess_of
 from fscil.methods.pretraining import pretrain
@@ -31,6 +31,9 @@ class Learner:
         return kind(self.backbone.feature_dim, outputs).to(self.trainer.device)
 
     def fit_base(self, base: Images) -> None:
+        run = self.trainer.run
+        if run and run.finished and not run.head.is_file():
+            raise StoreError(f"{run.folder} keeps no classifier to go on with. Train it again.")
         head = pretrain(self.config, self.trainer, self.backbone, base).head
         assert isinstance(head, nn.Linear)
         self.head = head

@@ -74,7 +74,8 @@ class Lucir:
         features, labels = F.normalize(self.network.features(new)), torch.from_numpy(new.labels - first)
         directions = F.normalize(class_means(features, labels, len(new.counts)))
         old = self.network.head.weight.detach()
-        return directions.to(old.device) * torch.linalg.vector_norm(old, dim=1).mean()
+        length = old.square().sum(1).sqrt().mean()
+        return directions.to(old.device) * length
 
     def _chosen(self, images: Images) -> Images:
         return herded(images, self.network.features(images), self.config.incremental.exemplars)

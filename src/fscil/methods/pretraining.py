@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fscil.augment import mix_classes, total_classes
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.errors import StoreError
 from fscil.features import FeatureExtractor
 from fscil.gallery import class_means, cosine_scores
 from fscil.losses import LOSSES
@@ -102,12 +101,9 @@ def _load(network: BaseNetwork, trainer: Trainer) -> None:
     assert run is not None
     weights, _ = load_tensors(run.weights)
     load_state(network.backbone, weights, str(run.weights))
-    if not isinstance(network.projection, nn.Identity):
-        return  # what stands on a projection was thrown away with it
-    if not run.head.is_file():
-        raise StoreError(f"{run.folder} keeps no classifier: it was made by an older fscil. Train it again.")
-    head, _ = load_tensors(run.head)
-    load_state(network.head, head, str(run.head))
+    if run.head.is_file():  # one that stood on a projection was thrown away with it
+        head, _ = load_tensors(run.head)
+        load_state(network.head, head, str(run.head))
 
 
 def validation_split(config: Config, base: Images) -> tuple[Images, Images | None]:

@@ -18,7 +18,8 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.feature_training import Loss, distillation, fit, generator_of, standardised
+from fscil.methods.distillation import distillation
+from fscil.methods.feature_training import Loss, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
@@ -47,7 +48,7 @@ class SemanticMapping(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """(n, d) -> (n, word_dim), and the attention's logits (n, superclasses)"""
         logits = self.attention(features)
-        embeddings = F.leaky_relu(self.embeddings(features)).unflatten(1, (logits.shape[1], -1))
+        embeddings = F.leaky_relu(self.embeddings(features)).view(*logits.shape, -1)
         embedding = torch.einsum("ns,nsw->nw", logits.softmax(1), embeddings)
         return self.mapping(torch.cat([features, embedding], 1)), logits
 
@@ -61,7 +62,7 @@ def superclass_centres(words: Tensor, seed: int) -> Tensor:
     """(classes, d) word vectors -> (superclasses, d): about as many superclasses as classes in each."""
     from sklearn.cluster import KMeans
 
-    count = min(round(len(words) ** 0.5), len(words.unique(dim=0)))
+    count = min(round(len(words) ** 0.5), len(torch.unique(words, dim=0)))
     clusters = KMeans(count, n_init=10, random_state=seed).fit(words.double().cpu().numpy())
     return torch.from_numpy(clusters.cluster_centers_.astype(np.float32)).to(words.device)
 
@@ -113,17 +114,21 @@ class SemanticKD:
         self._train(new, loss, settings.epochs, settings.batch, SESSION_RATE)
 
     def loss(self, features: Tensor, labels: Tensor, before: Tensor | None = None) -> Tensor:
-        """The right word, and the right superclass to attend to. before: (n, old classes), what the old mapping says."""
+        """The right word, and the right superclass to attend to. before: (n, old classes), the old scores."""
         mapped, attention = self._mapping(features)
         scores = similarity(mapped, self._words)
         superclass = torch.cdist(self._words, self._centres).argmin(1)
         value = F.cross_entropy(scores, labels) + F.cross_entropy(attention, superclass[labels])
-        return value if before is None else value + DISTILLATION * distillation(scores, before)
+        if before is not None:
+            value = value + DISTILLATION * distillation(scores[:, : before.shape[1]], before)
+        return value
 
     def _train(self, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
         features, labels = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)
         generator = generator_of(self.config.train.seed, int(images.labels.min()))
-        fit(self._mapping, lambda: (features, labels), loss, epochs, batch, rate, generator, self.trainer, "semantic_kd")
+        fit(
+            self._mapping, lambda: (features, labels), loss, epochs, batch, rate, generator, self.trainer, "semantic_kd"
+        )
 
     def _features(self, images: Images) -> Tensor:
         return standardised(self.network.features(images).to(self.trainer.device))

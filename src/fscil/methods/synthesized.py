@@ -17,7 +17,8 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.feature_training import Loss, distillation, fit, generator_of, standardised
+from fscil.methods.distillation import distillation
+from fscil.methods.feature_training import Loss, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
@@ -26,7 +27,7 @@ from fscil.words import class_vectors
 EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features
 SESSION_RATE = 3e-4
 SCALE = 16.0  # of cosines, in word space
-SUBSPACES, RANK = 10, 32
+SUBSPACES, RANK = 10, 32  # a subspace has at most a quarter of the directions there are
 SHARPNESS = 10.0  # of belonging to a subspace
 LATENT, HIDDEN = 64, 256
 DISTILLATION = 1.0  # its weight beside cross-entropy
@@ -37,12 +38,13 @@ class MixtureOfSubspaces(nn.Module):
 
     means: Tensor  # (k, d)
     bases: Tensor  # (k, d, rank), zero columns where the features had fewer directions
-    spread: Tensor  # mean square distance from the nearest subspace
+    spread: Tensor  # mean square distance of features and subspaces
 
     def __init__(self, feature_dim: int, count: int = SUBSPACES) -> None:
         super().__init__()
+        rank = max(1, min(RANK, feature_dim // 4))
         self.register_buffer("means", torch.zeros(count, feature_dim))
-        self.register_buffer("bases", torch.zeros(count, feature_dim, min(RANK, feature_dim)))
+        self.register_buffer("bases", torch.zeros(count, feature_dim, rank))
         self.register_buffer("spread", torch.ones(()))
 
     @classmethod
@@ -50,15 +52,16 @@ class MixtureOfSubspaces(nn.Module):
         """(n, d) features -> their clusters, and the main directions of each."""
         from sklearn.cluster import KMeans
 
-        count = min(SUBSPACES, len(features.unique(dim=0)))
+        count = min(SUBSPACES, len(torch.unique(features, dim=0)))
         clusters = KMeans(count, n_init=3, random_state=seed).fit(features.cpu().numpy())
         found = cls(features.shape[1], count).to(features.device)
         for number in range(count):
             own = features[torch.from_numpy(clusters.labels_ == number).to(features.device)]
             found.means[number] = own.mean(0)
-            directions = torch.linalg.svd(own - own.mean(0), full_matrices=False).Vh[: found.bases.shape[2]]
+            _, sizes, directions = torch.linalg.svd(own - own.mean(0), full_matrices=False)
+            directions = directions[sizes > 1e-4][: found.bases.shape[2]]
             found.bases[number, :, : len(directions)] = directions.T
-        found.spread = found.place(features)[1].amin(1).mean().clamp(min=1e-6)
+        found.spread = found.place(features)[1].mean().clamp(min=1e-6)
         return found
 
     def place(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +91,8 @@ class Synthesizer(nn.Module):
         mean, log_variance = self.encoder(torch.cat([features, words], 1)).chunk(2, 1)
         again = self.decoder(torch.cat([mean + noise * (log_variance / 2).exp(), words], 1))
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
-        return ((again - features).square().sum(1) + divergence.sum(1)).mean()
+        value: Tensor = ((again - features).square().sum(1) + divergence.sum(1)).mean()
+        return value
 
     @torch.no_grad()
     def forward(self, words: Tensor, noise: Tensor) -> Tensor:
@@ -168,7 +172,7 @@ class Synthesized:
             with torch.no_grad():
                 before = old._similarity(described)
             scores = self._similarity(described)
-            return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores, before)
+            return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old._classes], before)
 
         how = settings.epochs, settings.batch, SESSION_RATE, random, self.trainer
         fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")

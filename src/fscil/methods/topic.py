@@ -83,7 +83,7 @@ class Topic:
         self.gas = NeuralGas.fit(features.numpy(), min(NODES, len(base)), self.config.train.seed)
         centroids = torch.from_numpy(self.gas.centroids)
         self.spread = node_spread(features, centroids)
-        self.nodes = joined(NOTHING, base.select(torch.cdist(centroids, features).argmin(1).numpy()))
+        self.nodes = joined(base.select(torch.cdist(centroids, features).argmin(1).numpy()))
 
     def learn(self, new: Images) -> None:
         first, old = self.network.head.out_features, len(self.nodes)
@@ -113,11 +113,13 @@ class Topic:
             some = random.choice(old, min(batch, old), replace=False)
             pixels, sizes = self.nodes.batch(some)
             images = self.preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
-            features = self.network.backbone(views)
-            anchored = anchor_loss(self.network.backbone(images), centroids[some], spread[some])
-            min_max = min_max_loss(features, labels, centroids, node_labels, linked)
-            entropy = F.cross_entropy(self.network.head(features), labels)
-            return entropy + ANCHOR_WEIGHT * anchored + MIN_MAX_WEIGHT * min_max
+            features, anchored = self.network.backbone(views), self.network.backbone(images)
+            scores = self.network.head(torch.cat([features, anchored]))
+            return (
+                F.cross_entropy(scores, torch.cat([labels, node_labels[some]]))
+                + ANCHOR_WEIGHT * anchor_loss(anchored, centroids[some], spread[some])
+                + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
+            )
 
         descend(self.network.parameters(), new, loss, self.config, self.trainer, "topic", seed=first)
 

@@ -24,7 +24,7 @@ SCHEMA = 1
 MANIFEST = "model.json"
 OURS = re.compile(
     r"model\.json|weights-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
-    r"|\.lock|\.server|\..+\.part"
+    r"|\.lock|\.server|\.[^/\\]+\.part"
 )
 
 

@@ -66,6 +66,7 @@ def run(
         try:
             config = uvicorn.Config(
                 make_app(service, keys, lambda: server.should_exit),
+                http="h11",  # which bounds the head of a request; what else uvicorn might find installed does not
                 log_level="warning",
                 access_log=False,
                 server_header=False,

@@ -50,6 +50,7 @@ ONE_PHOTO = {kind: {"schema": {"type": "string", "format": "binary"}} for kind i
 REFUSALS = {
     401: "A key is needed, or this one is not known.",
     403: "The key may not do this, or the request comes from another site.",
+    408: "The photos stopped coming.",
     413: "Too many bytes, photos or pixels.",
     415: "Not a photo in a format that is read here.",
     422: "A photo that is damaged, none at all, or a name or number that cannot be.",
@@ -63,7 +64,7 @@ def refusals(*statuses: int, **others: str) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": text} for status, text in texts.items()}
 
 
-UPLOADING = (401, 403, 413, 415, 422, 429, 503)
+UPLOADING = (401, 403, 408, 413, 415, 422, 429, 503)
 
 
 def may_enroll(request: Request) -> bool:

@@ -71,7 +71,7 @@ class Gate:
                 scope.setdefault("state", {})["right"] = self._admit(scope)
                 # Looking is always possible, so that a busy service can be watched.
                 with nullcontext() if scope["method"] in READING else self._slots.hold():
-                    await self._app(scope, bounded(receive, self._limits.body), watched_send)
+                    await self._app(scope, bounded(receive, self._limits.body, self._limits.pause), watched_send)
             except HTTPException as refusal:
                 headers = dict(refusal.headers) if refusal.headers else None
                 await problem(refusal.status_code, refusal.detail, headers)(scope, receive, watched_send)

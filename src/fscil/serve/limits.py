@@ -1,5 +1,6 @@
 """How much one request, and all together, may ask for."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ class Limits:
     pixels: int = 64_000_000  # of a photo
     in_flight: int = 128  # requests at work at once
     queued: int = 512  # photos waiting for their features, of all requests together
+    pause: float = 30.0  # seconds that the rest of a request may let wait for itself
     batch: int = 32  # photos that pass through the network at once
 
 
@@ -25,13 +27,20 @@ def too_large(limit: int) -> HTTPException:
     return HTTPException(413, f"The request is larger than {limit / MIB:.3g} MiB. Send fewer or smaller photos.")
 
 
-def bounded(receive: Receive, limit: int) -> Receive:
-    """The same request, which ends with 413 once its body has grown beyond the limit, whatever length it claimed."""
+def bounded(receive: Receive, limit: int, pause: float) -> Receive:
+    """The same request, which ends with 413 once its body has grown beyond the limit, whatever length it claimed.
+
+    And with 408 once it has stopped for so many seconds, because it holds one of the places.
+    """
     seen = 0
 
     async def bounded_receive() -> Message:
         nonlocal seen
-        message = await receive()
+        try:
+            async with asyncio.timeout(pause):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"The request stopped for {pause:g} seconds.", {"Connection": "close"}) from None
         seen += len(message.get("body", b""))
         if seen > limit:
             raise too_large(limit)
