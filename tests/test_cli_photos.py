@@ -73,6 +73,15 @@ def test_fit_says_what_it_will_do_and_cleans_up(photos, tmp_path, capsys):
     assert [info.photos for info in Classifier.load(out).classes()] == [3] * 6 + [2]
 
 
+def test_fit_goes_on_where_a_model_was_half_written(photos, tmp_path):
+    """As by a full disk: what is left is no reason to choose another place and train again."""
+    (tmp_path / "m").mkdir()
+    for name in (".lock", ".server", "weights-01234567.safetensors", ".gallery-1.safetensors.x1.part"):
+        (tmp_path / "m" / name).write_bytes(b"")
+    assert call("fit", photos / "new", "-o", tmp_path / "m", *SMALLER, "--quiet") == 0
+    assert Classifier.load(tmp_path / "m").gallery.names == tuple(NAMES[6:8])
+
+
 def test_fit_refuses_to_replace_before_any_work(fails, photos, model, tmp_path, capsys):
     assert "already holds a model" in fails("fit", photos / "base", "-o", model, *SMALLER)
     (tmp_path / "notes").mkdir()

@@ -18,13 +18,16 @@ import fscil
 from fscil import export
 from fscil.classifier import Classifier
 from fscil.classifier.network import Blueprint, Network
+from fscil.config import load_recipe
 from fscil.data.images import Resize
 from fscil.errors import ExportError, StoreError
+from fscil.experiments import train
 from fscil.export import describe, export_onnx, gallery_beside, prepare
 from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES, Calibration, Evidence
 from fscil.preprocess import Preprocess
-from helpers import NAMES, picture
+from fscil.runs import Run
+from helpers import NAMES, SMALL, picture
 
 onnx = pytest.importorskip("onnx", reason="the export extra is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the export extra is not installed")
@@ -101,6 +104,15 @@ def test_every_backbone_comes_through(tmp_path, name):
         (found,) = session(path).run(None, {"images": images.numpy()})
         assert found.shape == (count, model.backbone.feature_dim)
         np.testing.assert_allclose(found, model.backbone(images).numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_run_on_small_images_comes_through(tmp_path):
+    """Its data set is stored as it is, photos are not."""
+    config = load_recipe("glyphs", [*SMALL, "train.epochs=0", "views.size=32", "protocol.base_classes=3"])
+    run = Run.create(tmp_path / "run", config, {"data": None})
+    train(config, run, None, torch.device("cpu"), lambda text: None, True)
+    made = Classifier.from_run(tmp_path / "run", quiet=True)
+    assert export_onnx(made, tmp_path / "some.onnx", [photo(1, 2, (400, 300))]).same_top1
 
 
 @pytest.fixture(scope="module")

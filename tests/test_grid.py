@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fscil import methods
+from fscil import data, methods
 from fscil.config import load_recipe
 from fscil.errors import ConfigError, StoreError
 from fscil.experiments import evaluate
@@ -16,6 +16,7 @@ from fscil.methods import Alice
 from fscil.methods.pretraining import plain_recipe
 from fscil.runs import Run
 from fscil.studies import ablation, comparison, default_methods, margin_and_scale
+from fscil.words import class_vectors
 from helpers import call, sets, small_config, write_images
 
 CPU = torch.device("cpu")
@@ -217,9 +218,18 @@ def test_a_comparison_is_equal_but_for_method_and_seed():
 
 
 def test_methods_that_need_word_vectors_wait_for_them():
-    plain, with_words = load_recipe("glyphs"), load_recipe("glyphs", ["data.word_vectors=some.txt"])
+    plain, with_words = load_recipe("cifar100"), load_recipe("cifar100", ["data.word_vectors=some.txt"])
     assert {*default_methods(with_words)} - {*default_methods(plain)} == {"semantic_kd", "synthesized"}
     assert "joint" not in default_methods(with_words)
+
+
+def test_the_embedded_data_set_has_vectors_for_its_names():
+    config = load_recipe("glyphs")
+    names = data.load("glyphs", None).class_names
+    vectors = class_vectors("semantic_kd", config.data.word_vectors, names)
+    assert vectors.shape == (100, 16)
+    assert len({tuple(vector) for vector in vectors.tolist()}) == 100
+    assert {"semantic_kd", "synthesized"} <= {*default_methods(config)}
 
 
 def test_unknown_names_are_told(capsys):

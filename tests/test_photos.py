@@ -155,6 +155,14 @@ def test_a_part_of_a_folder_with_parts(tmp_path):
         assert [label for _, label in photos.labelled(tmp_path, part)] == [label]
 
 
+def test_a_folder_with_a_train_part_alone(tmp_path):
+    """As `fit` reads it: train is no class."""
+    (tmp_path / "train" / "ant").mkdir(parents=True)
+    Image.new("RGB", (3, 3)).save(tmp_path / "train" / "ant" / "1.png")
+    for part in ("train", "test"):
+        assert photos.labelled(tmp_path, part) == [(tmp_path / "train" / "ant" / "1.png", "ant")]
+
+
 def test_a_folder_without_images(tmp_path):
     with pytest.raises(DataError, match=r"no image in it.*DIR/<class>"):
         photos.labelled(tmp_path, "test")

@@ -98,9 +98,10 @@ def files(folder: Path) -> list[Path]:
 def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, str | None]]:
     """The images below a folder of class folders with their classes; None for those in no class folder.
 
-    Where it has a train and a test part, the images of this part.
+    Where it has a train and a test part, the images of this part; where it has a train part alone, those.
     """
-    root = parts(folder).get(part, folder)
+    there = parts(folder)
+    root = there.get(part) or there.get("train", folder)
     found = [(path, path.relative_to(root).parts) for path in files(root)]
     if not found:
         raise DataError(f"{root}: no image in it. {LAYOUT}")

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from itertools import chain, islice
 from pathlib import Path
 from unicodedata import normalize
@@ -19,7 +20,11 @@ LOOK_AHEAD = 100  # lines that tell how many numbers a line has
 
 
 def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
-    """(classes, d): what a method needs that works with the meaning of names; path is the setting data.word_vectors."""
+    """(classes, d): what a method needs that works with the meaning of names; path is the setting data.word_vectors.
+
+    "glyphs" is the table that comes with that data set: random directions for the words of its names, long ones for the
+    words that tell the script. It lets the methods run; it knows nothing about how characters look.
+    """
     if not path:
         raise ConfigError(
             f"{method} needs word vectors of the class names: --word-vectors FILE or --set data.word_vectors=FILE. "
@@ -27,6 +32,9 @@ def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
         )
     if not names:
         raise ConfigError(f"{method} works with the meaning of class names, and none were given to it.")
+    if path == "glyphs":
+        with resources.as_file(resources.files("fscil") / "data" / "glyph_words.txt") as embedded:
+            return load_word_vectors(embedded, names)
     return load_word_vectors(Path(path), names)
 
 

@@ -251,6 +251,8 @@ def test_keys_wrong_reading_and_enrolling(browser, model, tmp_path):
             expect(page.locator("#key-message")).to_have_text("This service asks for a key.")
             enter_key(page, "wrong-0123456789abcdef")
             expect(page.locator("#key-message")).to_have_text("This key is not known here.")
+            enter_key(page, "ключ-0123456789abcdef")  # no header can carry it
+            expect(page.locator("#key:invalid")).to_be_visible()
             enter_key(page, READ)
             expect(page.locator("#classes li")).to_have_count(1)
             expect(page.locator("#classes .thumb img")).to_have_count(1)

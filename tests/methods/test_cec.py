@@ -86,6 +86,16 @@ def test_an_episode_makes_do_with_what_there_is():
     assert not set(support) & set(queries)
 
 
+class Counted:
+    """Only what counting needs: labels, no pixels."""
+
+    def __init__(self, counts):
+        self.counts = dict(enumerate(counts))
+
+    def __len__(self):
+        return sum(self.counts.values())
+
+
 @pytest.mark.parametrize(
     ("counts", "epochs", "expected"),
     [
@@ -99,17 +109,7 @@ def test_an_episode_makes_do_with_what_there_is():
     ],
 )
 def test_as_many_episodes_as_the_recipe_has_room_for(counts, epochs, expected):
-    assert episodes_of(small_config(f"train.epochs={epochs}"), Images_of(counts)) == expected
-
-
-class Images_of:
-    """Only what counting needs: labels, no pixels."""
-
-    def __init__(self, counts):
-        self.counts = dict(enumerate(counts))
-
-    def __len__(self):
-        return sum(self.counts.values())
+    assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 
 def method_of(*assignments):

@@ -2,8 +2,10 @@
 
 import io
 import socket
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
+import httpx
 import pytest
 from PIL import Image
 
@@ -208,7 +210,8 @@ def test_a_body_that_stops_coming_gives_its_place_back(model):
 
 
 def test_the_head_of_a_request_is_bounded(narrow):
-    assert narrow.client.get("/health", headers={"x-long": "x" * 100_000}).status_code == 400
+    with suppress(httpx.TransportError):  # the service may hang up while the rest is still being sent
+        assert narrow.client.get("/health", headers={"x-long": "x" * 2_000_000}).status_code == 400
     assert narrow.client.get("/health").status_code == 200
 
 

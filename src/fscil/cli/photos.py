@@ -89,10 +89,11 @@ def _refuse_existing(out: Path, force: bool) -> None:
     """Before any work is done for it."""
     from fscil.modelfolder import ModelFolder
 
-    if ModelFolder(out).exists():
+    model = ModelFolder(out)
+    if model.exists():
         if not force:
             raise StoreError(f"{out} already holds a model. Choose another -o, or replace it with --force.")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or model.stranger()):
         raise StoreError(f"{out} exists and is neither a model nor an empty folder. Choose another -o.")
 
 

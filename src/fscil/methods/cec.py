@@ -158,7 +158,7 @@ class Cec:
     def _encode(self, images: Tensor) -> Tensor:
         """In parts where the episode is too large for memory; with BatchNorm frozen that changes nothing."""
         images = images.contiguous(memory_format=torch.channels_last)
-        parts = images.split(max(1, MOST_PIXELS // (images.shape[2] * images.shape[3])))
+        parts = torch.split(images, max(1, MOST_PIXELS // (images.shape[2] * images.shape[3])))
         if len(parts) == 1:
             features: Tensor = self.network.backbone(images)
             return features
@@ -182,7 +182,7 @@ class Cec:
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
         prototypes = self.network.head.weight
-        parts = self.network.features(images).split(max(1, MOST_VALUES // prototypes.numel()))
+        parts = torch.split(self.network.features(images), max(1, MOST_VALUES // prototypes.numel()))
         return torch.cat([self.attention.scores(prototypes, part.to(prototypes.device)).cpu() for part in parts])
 
     def alternatives(self, images: Images) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ batch of all the new images. BatchNorm keeps the statistics of the base classes:
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,)
 
 
 def descend(
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
     images: Images,
     loss: Loss,
     config: Config,
@@ -35,19 +36,23 @@ def descend(
     epochs: int | None = None,
     lr: float | None = None,
 ) -> None:
-    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session."""
+    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session.
+
+    parameters may come in groups, {"params": …, "lr": …}, each with a first rate of its own.
+    """
     settings = config.incremental
     epochs = settings.epochs if epochs is None else epochs
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
     preprocess = preprocess_of(config)
-    moving = list(parameters)
-    optimizer = torch.optim.SGD(moving, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
+    optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
+    first_rates = [group["lr"] for group in optimizer.param_groups]
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
         for epoch in range(epochs):
-            optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+            for group, rate in zip(optimizer.param_groups, first_rates, strict=True):
+                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
             order = random.permutation(len(images))
             for start in range(0, len(order), settings.batch):
                 chosen = order[start : start + settings.batch]
@@ -61,7 +66,7 @@ def descend(
                 if stop.is_set():
                     raise KeyboardInterrupt
             bar.advance(1)
-    if not all(bool(parameter.isfinite().all()) for parameter in moving):
+    if not all(bool(each.isfinite().all()) for group in optimizer.param_groups for each in group["params"]):
         raise TrainingError(
             f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
             f"{first_rate:.4g}. Use a lower incremental.lr."

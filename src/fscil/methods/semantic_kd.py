@@ -30,7 +30,7 @@ SESSION_RATE = 1e-4
 WIDTH = 256  # of an embedding, where the feature is not narrower
 HIDDEN = 512  # of the mapping
 SCALE = 16.0  # of cosines, in word space
-DISTILLATION = 1.0  # its weight beside the other losses
+DISTILLATION = 10.0  # its weight beside the other losses
 
 
 class SemanticMapping(nn.Module):

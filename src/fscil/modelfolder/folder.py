@@ -78,6 +78,12 @@ class ModelFolder:
     def exists(self) -> bool:
         return (self.path / MANIFEST).is_file()
 
+    def stranger(self) -> Path | None:
+        """Something that is not of a model, in a folder that is none: then no model may be made of it."""
+        if self.exists() or not self.path.exists():
+            return None
+        return next((each for each in self.path.iterdir() if not OURS.fullmatch(each.name)), None)
+
     # Reading, also while another process writes
 
     def read(self) -> Contents:
@@ -113,11 +119,11 @@ class ModelFolder:
         """A new model, or all of a model anew: then `expected` refuses to, if it is no longer at that version."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            strange = not self.exists() and [each for each in self.path.iterdir() if not OURS.fullmatch(each.name)]
+            strange = self.stranger()
         except OSError as error:
             raise cannot_write(self.path, error) from error
         if strange:
-            raise StoreError(f"{self.path} holds something else ({strange[0].name}). Choose another folder.")
+            raise StoreError(f"{self.path} holds something else ({strange.name}). Choose another folder.")
         with locks.writing(self.path):
             generation = 1
             if self.exists():
