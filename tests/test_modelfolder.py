@@ -407,7 +407,9 @@ def test_a_newer_model_is_refused_with_advice(path):
             use(ModelFolder(path))
 
 
-@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "weights-x/../../y", "model.txt", ".x/../../y.part"])
+@pytest.mark.parametrize(
+    "name", ["../secret.safetensors", "/etc/passwd", "weights-x/../../y", "model.txt", ".x/../../y.part"]
+)
 def test_a_model_that_points_elsewhere_is_refused(path, name):
     content = json.loads((path / "model.json").read_text(encoding="utf-8"))
     data = pack_tensors(WEIGHTS)

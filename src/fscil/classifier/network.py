@@ -41,8 +41,8 @@ class Blueprint:
     def of(cls, config: Config) -> "Blueprint":
         """Of the network a recipe trains.
 
-        Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo gets
-        the size at which the recipe tests.
+        Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo
+        gets the size at which the recipe tests.
         """
         model, options = config.model, {}
         if model.backbone == "resnet18":

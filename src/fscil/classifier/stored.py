@@ -107,7 +107,9 @@ class StoredClassifier:
             try:
                 self._change(lambda gallery, about: None)
             except StoreError as error:  # a disk too full for a snapshot: what was enrolled is in the journal
-                warnings.warn(f"The journal could not be shortened, nothing is lost: {error}", FscilWarning, stacklevel=3)
+                warnings.warn(
+                    f"The journal could not be shortened, nothing is lost: {error}", FscilWarning, stacklevel=3
+                )
 
     def _change(self, change: Callable[[Gallery, dict[str, Any]], None]) -> None:
         """Change what is on disk as it is now, in one step, then what is here."""

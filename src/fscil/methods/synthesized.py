@@ -9,6 +9,7 @@ held by distillation to what it said before. The backbone stays as base training
 import copy
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -88,8 +89,8 @@ class Synthesizer(nn.Module):
 
     def loss(self, features: Tensor, words: Tensor, noise: Tensor) -> Tensor:
         """Square error of what comes back, and divergence of the code from N(0, 1). noise: (n, LATENT) of N(0, 1)"""
-        mean, log_variance = self.encoder(torch.cat([features, words], 1)).chunk(2, 1)
-        again = self.decoder(torch.cat([mean + noise * (log_variance / 2).exp(), words], 1))
+        mean, log_variance = self.encoder(torch.cat([features, standardised(words)], 1)).chunk(2, 1)
+        again = self._decoded(mean + noise * (log_variance / 2).exp(), words)
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
         value: Tensor = ((again - features).square().sum(1) + divergence.sum(1)).mean()
         return value
@@ -97,8 +98,11 @@ class Synthesizer(nn.Module):
     @torch.no_grad()
     def forward(self, words: Tensor, noise: Tensor) -> Tensor:
         """(n, word_dim) words -> (n, d) features of them"""
-        made: Tensor = self.decoder(torch.cat([noise, words], 1))
-        return made
+        return self._decoded(noise, words)
+
+    def _decoded(self, code: Tensor, words: Tensor) -> Tensor:
+        found: Tensor = self.decoder(torch.cat([code, standardised(words)], 1))
+        return found
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -137,7 +141,7 @@ class Synthesized:
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
         self._classes = len(base.counts)
-        features, labels = self._features(base), self._labels(base)
+        features, labels = self._features(base), torch.from_numpy(base.labels).to(self.trainer.device)
         self._new_parts(MixtureOfSubspaces.of(features, self.config.train.seed))
         described = self._described(features)
         random = generator_of(self.config.train.seed, 0)
@@ -151,18 +155,18 @@ class Synthesized:
 
     def learn(self, new: Images) -> None:
         check_numbers(new, self._classes)
-        features, labels, settings = self._features(new), self._labels(new), self.config.incremental
+        features, settings = self._features(new), self.config.incremental
         old = copy.copy(self)
         old._mapping, old._synthesizer = copy.deepcopy(self._mapping), copy.deepcopy(self._synthesizer)
         self._classes += len(new.counts)
         random = generator_of(self.config.train.seed, old._classes)
-        each = max(new.counts.values())
+        members = [np.flatnonzero(new.labels == label) for label in range(old._classes, self._classes)]
 
         def examples() -> tuple[Tensor, Tensor]:
-            """The new images, and of every old class as many features that never were images."""
-            imagined = torch.arange(old._classes, device=labels.device).repeat_interleave(each)
-            made = old._synthesizer(self._vectors[imagined], self._noise(len(imagined), random))
-            return torch.cat([features, made]), torch.cat([labels, imagined])
+            """One of each class: of an old one a feature that was never an image, of a new one any of its own."""
+            made = old._synthesizer(old._words, self._noise(old._classes, random))
+            chosen = [own[int(torch.randint(len(own), (), generator=random))] for own in members]
+            return torch.cat([made, features[chosen]]), torch.arange(self._classes, device=made.device)
 
         def described_examples() -> tuple[Tensor, Tensor]:
             features, labels = examples()
@@ -180,9 +184,6 @@ class Synthesized:
 
     def _features(self, images: Images) -> Tensor:
         return standardised(self.network.features(images).to(self.trainer.device))
-
-    def _labels(self, images: Images) -> Tensor:
-        return torch.from_numpy(images.labels).to(self.trainer.device)
 
     def _described(self, features: Tensor) -> Tensor:
         """(n, d) -> (n, d + k * rank): each feature beside its place in the subspaces"""

@@ -27,7 +27,7 @@ from fscil.training import Trainer
 
 NODES = 400  # for the base classes; each new class brings one more
 RATE, RATE_PRETRAINED = 0.1, 0.01  # of the classifier
-BACKBONE_SHARE = 0.01  # of that: any faster, and features leave before the anchors can hold them
+BACKBONE_SHARE = 0.01  # of that: at the full rate features leave before the anchors can hold them
 ANCHOR_WEIGHT = 0.5
 MIN_MAX_WEIGHT = 0.005
 MARGIN = 0.5  # of the cosine distance between a new image and nodes of other classes
