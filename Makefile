@@ -2,13 +2,14 @@
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Two test processes of one thread each: threads of two processes would wait for each other.
 .PHONY: demo test lint clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
 
 test: .venv/test.stamp lint
-	.venv/bin/python -m pytest --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --cov --cov-report=term:skip-covered
 
 lint: .venv/test.stamp
 	.venv/bin/ruff check .

@@ -140,7 +140,7 @@ def test_the_loss_is_word_and_superclass_and_distillation(fitted, before):
         expected -= math.log(softmax(naive_scores(fitted._mapping, feature, 6))[label]) / 4
     if old is not None:
         scores = [naive_scores(fitted._mapping, feature, 6) for feature in features.double()]
-        expected += naive_distillation(scores, old.tolist())
+        expected += semantic_kd.DISTILLATION * naive_distillation(scores, old.tolist())
     assert fitted.loss(features, labels, old).item() == pytest.approx(expected, rel=1e-4)
 
 

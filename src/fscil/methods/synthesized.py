@@ -25,8 +25,8 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
 from fscil.words import class_vectors
 
-EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features
-SESSION_RATE = 3e-4
+EPOCHS, BATCH = 50, 128  # on the base features
+RATE = 1e-3
 SCALE = 16.0  # of cosines, in word space
 SUBSPACES, RANK = 10, 32  # a subspace has at most a quarter of the directions there are
 SHARPNESS = 10.0  # of belonging to a subspace
@@ -178,7 +178,7 @@ class Synthesized:
             scores = self._similarity(described)
             return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old._classes], before)
 
-        how = settings.epochs, settings.batch, SESSION_RATE, random, self.trainer
+        how = settings.epochs, settings.batch, RATE, random, self.trainer
         fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")
         fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
 

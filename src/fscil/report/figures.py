@@ -215,11 +215,12 @@ def features(panels: Sequence[tuple[str, Any, Any]]) -> "Figure":
         perplexity = min(30.0, (len(together) - 1) / 3)
         flat = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=0).fit_transform(together)
         colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(classes)))
+        marks: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}  # thousands: not to be measured
         for place, label in enumerate(classes):
             for x, y in flat[: len(unit)][labels == label]:
-                axes.text(x, y, str(label), color=colours[place], fontsize=4, ha="center", va="center")
+                axes.text(x, y, str(label), color=colours[place], fontsize=4, **marks)
             x, y = flat[len(unit) + place]
-            axes.text(x, y, str(label), color="black", fontsize=9, weight="bold", ha="center", va="center")
+            axes.text(x, y, str(label), color="black", fontsize=9, weight="bold", **marks)
         low, high = flat.min(0), flat.max(0)
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[])
         axes.set_title(title, fontsize=10)
