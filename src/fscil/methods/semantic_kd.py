@@ -3,13 +3,12 @@
 The word vectors of the base classes are clustered into superclasses. Each superclass has an embedding of the feature;
 attention says how much of each an image gets. Feature and embedding together are mapped into word space, where a class
 is its word vector: a new class needs no new weights. In a session the mapping goes on learning from the new images,
-held by distillation to what it said of the old classes. The backbone stays as base training left it.
+held by distillation to what it said of the old classes. Backbone, embeddings and attention stay as they are.
 """
 
 import copy
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,12 +24,12 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
 from fscil.words import class_vectors
 
-EPOCHS, BATCH, RATE = 50, 128, 1e-3  # on the base features
-SESSION_RATE = 1e-4
+EPOCHS, BATCH, RATE = 30, 128, 1e-3  # on the base features
+SESSION_RATE = 5e-5
 WIDTH = 256  # of an embedding, where the feature is not narrower
 HIDDEN = 512  # of the mapping
 SCALE = 16.0  # of cosines, in word space
-DISTILLATION = 10.0  # its weight beside the other losses
+DISTILLATION = 10.0  # its weight beside cross-entropy
 
 
 class SemanticMapping(nn.Module):
@@ -58,13 +57,13 @@ def similarity(mapped: Tensor, words: Tensor) -> Tensor:
     return SCALE * cosine_scores(mapped, words)
 
 
-def superclass_centres(words: Tensor, seed: int) -> Tensor:
-    """(classes, d) word vectors -> (superclasses, d): about as many superclasses as classes in each."""
+def superclasses(words: Tensor, seed: int) -> Tensor:
+    """(classes, d) word vectors -> (classes,): which cluster each is in, about as many clusters as classes in each."""
     from sklearn.cluster import KMeans
 
     count = min(round(len(words) ** 0.5), len(torch.unique(words, dim=0)))
     clusters = KMeans(count, n_init=10, random_state=seed).fit(words.double().cpu().numpy())
-    return torch.from_numpy(clusters.cluster_centers_.astype(np.float32)).to(words.device)
+    return torch.from_numpy(clusters.labels_).long().to(words.device)
 
 
 class SemanticKD:
@@ -76,18 +75,17 @@ class SemanticKD:
         self._vectors = F.normalize(vectors).to(trainer.device)  # of classes to come too: see _words
         self.network = Learner(self.base_recipe(config), trainer)
         self._classes = 0
-        self._centres = self._vectors[:1]  # (superclasses, d), until the base classes are known
-        self._mapping = self._new_mapping()
+        self._mapping = self._new_mapping(superclasses=1)  # until the base classes are known
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
         return plain_recipe(config, "linear")
 
-    def _new_mapping(self) -> SemanticMapping:
+    def _new_mapping(self, superclasses: int) -> SemanticMapping:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.train.seed)
-            shape = self.network.backbone.feature_dim, self._vectors.shape[1], len(self._centres)
-            return SemanticMapping(*shape).to(self.trainer.device)
+            mapping = SemanticMapping(self.network.backbone.feature_dim, self._vectors.shape[1], superclasses)
+        return mapping.to(self.trainer.device)
 
     @property
     def _words(self) -> Tensor:
@@ -97,38 +95,38 @@ class SemanticKD:
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
         self._classes = len(base.counts)
-        self._centres = superclass_centres(self._words, self.config.train.seed)
-        self._mapping = self._new_mapping()
-        self._train(base, self.loss, EPOCHS, BATCH, RATE)
+        words = self._words
+        superclass = superclasses(words, self.config.train.seed)
+        mapping = self._mapping = self._new_mapping(int(superclass.max()) + 1)
+
+        def loss(features: Tensor, labels: Tensor) -> Tensor:
+            """The right word, and attention to the right superclass."""
+            mapped, attention = mapping(features)
+            return F.cross_entropy(similarity(mapped, words), labels) + F.cross_entropy(attention, superclass[labels])
+
+        self._train(mapping, base, loss, EPOCHS, BATCH, RATE)
 
     def learn(self, new: Images) -> None:
         check_numbers(new, self._classes)
-        old, old_words, settings = copy.deepcopy(self._mapping), self._words, self.config.incremental
+        mapping, old, old_words = self._mapping, copy.deepcopy(self._mapping), self._words
         self._classes += len(new.counts)
+        words = self._words
 
         def loss(features: Tensor, labels: Tensor) -> Tensor:
+            """The right word, and of the old words what the old mapping says."""
             with torch.no_grad():
                 before = similarity(old(features)[0], old_words)
-            return self.loss(features, labels, before)
+            scores = similarity(mapping(features)[0], words)
+            kept = distillation(scores[:, : len(old_words)], before)
+            return F.cross_entropy(scores, labels) + DISTILLATION * kept
 
-        self._train(new, loss, settings.epochs, settings.batch, SESSION_RATE)
+        settings = self.config.incremental
+        self._train(mapping.mapping, new, loss, settings.epochs, settings.batch, SESSION_RATE)
 
-    def loss(self, features: Tensor, labels: Tensor, before: Tensor | None = None) -> Tensor:
-        """The right word, and the right superclass to attend to. before: (n, old classes), the old scores."""
-        mapped, attention = self._mapping(features)
-        scores = similarity(mapped, self._words)
-        superclass = torch.cdist(self._words, self._centres).argmin(1)
-        value = F.cross_entropy(scores, labels) + F.cross_entropy(attention, superclass[labels])
-        if before is not None:
-            value = value + DISTILLATION * distillation(scores[:, : before.shape[1]], before)
-        return value
-
-    def _train(self, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
-        features, labels = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)
+    def _train(self, part: nn.Module, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
+        examples = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)
         generator = generator_of(self.config.train.seed, int(images.labels.min()))
-        fit(
-            self._mapping, lambda: (features, labels), loss, epochs, batch, rate, generator, self.trainer, "semantic_kd"
-        )
+        fit(part, lambda: examples, loss, epochs, batch, rate, generator, self.trainer, "semantic_kd")
 
     def _features(self, images: Images) -> Tensor:
         return standardised(self.network.features(images).to(self.trainer.device))
@@ -141,18 +139,17 @@ class SemanticKD:
         return {}
 
     def memory(self) -> Memory:
-        return Memory(floats=self._words.numel() + self._centres.numel())
+        return Memory(floats=self._words.numel())
 
     def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, mapping.*, centres, classes"""
+        """backbone.*, head.*, mapping.*, classes"""
         mapping = {f"mapping.{name}": value.cpu().clone() for name, value in self._mapping.state_dict().items()}
-        seen = {"centres": self._centres.cpu(), "classes": torch.tensor(self._classes)}
-        return {**self.network.state(), **mapping, **seen}
+        return {**self.network.state(), **mapping, "classes": torch.tensor(self._classes)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state(state)
-        self._classes, self._centres = int(state["classes"]), state["centres"].to(self.trainer.device)
-        self._mapping = self._new_mapping()
-        part = "mapping."
-        weights = {name.removeprefix(part): value for name, value in state.items() if name.startswith(part)}
-        load_state(self._mapping, weights, "the state")
+        self._classes = int(state["classes"])
+        self._mapping = self._new_mapping(len(state["mapping.attention.bias"]))
+        start = "mapping."
+        own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+        load_state(self._mapping, own, "the state")

@@ -25,7 +25,7 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
 from fscil.words import class_vectors
 
-EPOCHS, BATCH = 50, 128  # on the base features
+EPOCHS, BATCH = 30, 128  # on the base features
 RATE = 1e-3
 SCALE = 16.0  # of cosines, in word space
 SUBSPACES, RANK = 10, 32  # a subspace has at most a quarter of the directions there are
