@@ -9,7 +9,7 @@ demo: .venv/demo.stamp
 	.venv/bin/fscil demo
 
 test: .venv/test.stamp lint
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 lint: .venv/test.stamp
 	.venv/bin/ruff check .
