@@ -1,6 +1,6 @@
 """Take the picture of the service's page that the README shows: a model of the embedded characters, one photo asked.
 
-    python benchmarks/page_picture.py RUN results/page.png      # RUN: a finished run of the glyphs recipe
+python benchmarks/page_picture.py RUN results/page.png      # RUN: a finished run of the glyphs recipe
 """
 
 import argparse

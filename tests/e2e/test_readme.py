@@ -5,8 +5,8 @@ Every line of a ```sh fence counts, and every ```python fence as a whole. How a 
 - `fscil data NAME --root DIR` and `fscil train RECIPE --data DIR`: a small data set of that kind is put into DIR first,
   unless something is there. It is complete, so that `--download` finds nothing to fetch.
 - `fscil train`, `bench`, `study`: as written, plus SHORTER, because the paper's recipes take days; `--resume` included.
-- `fscil fit DIR`, `fscil check MODEL DIR`: a small folder of photos is put into DIR first; a photo that a later command names is made too. As
-  written, plus FITTED, because fine-tuning takes minutes.
+- `fscil fit DIR`, `fscil check MODEL DIR`: a small folder of photos is put into DIR first; a photo that a later command
+  names is made too. `fit` as written, plus FITTED, because fine-tuning takes minutes.
 - `fscil serve`: in a process of its own, until it answers; then it is stopped as by Ctrl-C and must end well.
 - `fscil demo`: only its options are checked here, because `make demo` runs it whole. A later command that uses its
   folder finds a run of the same recipe there, shortened in the same way.

@@ -20,7 +20,7 @@ def per_head(now, before, borders):
 
 def test_cross_distilled_loss_of_a_session(monkeypatch):
     """The third session: the base head and two others, each distilled on its own."""
-    method = fitted("eeil", "incremental.lr=0.1", "incremental.epochs=4")
+    method = fitted("eeil", "incremental.lr=0.4", "incremental.epochs=8")
     for number in (1, 2):
         method.learn(session(number))
     trainings = watch(monkeypatch, eeil, method)
@@ -35,7 +35,7 @@ def test_cross_distilled_loss_of_a_session(monkeypatch):
 
 
 def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned(monkeypatch):
-    method = fitted("eeil", "incremental.lr=0.1", "incremental.epochs=4")
+    method = fitted("eeil", "incremental.lr=0.4", "incremental.epochs=8")
     trainings = watch(monkeypatch, eeil, method)
     method.learn(session(1))
     cross_distilled, balanced = trainings
@@ -48,7 +48,7 @@ def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned(mon
     expected = cross_entropy(now, labels.tolist()) + per_head(now, before, [0, 6]) + new_head
     assert balanced.loss(views, labels).item() == pytest.approx(expected, abs=1e-5)
     assert cross_distilled.lr is None  # the recipe's
-    assert balanced.lr == pytest.approx(0.01)
+    assert balanced.lr == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize(("shots", "each"), [(5, 3), (2, 2), (1, 1)])

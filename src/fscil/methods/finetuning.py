@@ -24,6 +24,8 @@ from fscil.training import Trainer
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
 
+STEEPEST = 1.0  # norm that a gradient is cut to: without statistics of the batch, BatchNorm no longer tames the rate
+
 
 def descend(
     parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
@@ -47,6 +49,7 @@ def descend(
     preprocess = preprocess_of(config)
     optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
     first_rates = [group["lr"] for group in optimizer.param_groups]
+    moving = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
@@ -62,11 +65,12 @@ def descend(
                 optimizer.zero_grad(set_to_none=True)
                 value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
                 value.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(moving, STEEPEST)
                 optimizer.step()
                 if stop.is_set():
                     raise KeyboardInterrupt
             bar.advance(1)
-    if not all(bool(each.isfinite().all()) for group in optimizer.param_groups for each in group["params"]):
+    if not all(bool(parameter.isfinite().all()) for parameter in moving):
         raise TrainingError(
             f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
             f"{first_rate:.4g}. Use a lower incremental.lr."
