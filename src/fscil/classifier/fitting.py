@@ -17,8 +17,8 @@ from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data.images import Dataset, FilePixels, Images, Ints
 from fscil.data.listing import few
-from fscil.errors import DataError, StoreError
-from fscil.experiments import load_data, protocol_of
+from fscil.errors import DataError
+from fscil.experiments import check_finished, load_data, protocol_of
 from fscil.features import FeatureExtractor
 from fscil.gallery import Gallery, Photo, balanced_indices, class_name
 from fscil.methods.parts import backbone_of
@@ -57,10 +57,7 @@ def pretrained(device: torch.device) -> Fitted:
 
 def from_run(run: Run, root: Path | None, shots: int, device: torch.device, quiet: bool) -> Fitted:
     """The network of a finished run, with the base classes of its data."""
-    if not run.finished:
-        raise StoreError(
-            f"{run.folder}: training is not finished. Continue it with: fscil train … --out {run.folder} --resume"
-        )
+    check_finished(run)
     config, stored = run.config(), run.about().get("data")
     root = root or (Path(stored) if stored else None)
     blueprint = Blueprint.of(config)
