@@ -1,9 +1,11 @@
-"""Judge a change to a recipe without test data: on the base classes' training images alone.
+"""Judge a recipe or a method without test data: on the base classes' training images alone.
 
 The last `--novel` base classes play the new ones, a tenth of every class's training images plays the test part, and the
-sessions are walked as usual. One call is one trial; its figures are appended to `--log`.
+sessions are walked as usual. One call is one trial; its figures are appended to `--log`. With `--bases`, trained base
+networks are kept, so that trials which differ in their sessions only need not train them again.
 
     python benchmarks/tune.py glyphs --novel 15 --set train.lr=0.1 --log results/tuning-glyphs.jsonl
+    python benchmarks/tune.py glyphs --novel 15 --set method=icarl --set incremental.lr=0.1 --bases /tmp/bases
 """
 
 import argparse
@@ -13,12 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from fscil.allocator import tune_allocator
-from fscil.config import load_recipe
+from fscil.config import Config, load_recipe
 from fscil.data import Dataset
-from fscil.experiments import load_data, protocol_of
-from fscil.methods import Alice
+from fscil.data.images import Images
+from fscil.experiments import load_data, method_class, protocol_of, train_base
+from fscil.grid import base_key
+from fscil.methods.parts import backbone_of
 from fscil.metrics import mean_and_interval
-from fscil.protocol import Protocol
+from fscil.protocol import Draw, Protocol
+from fscil.runs import Run
 from fscil.sessions import base_images, walk_all
 from fscil.store import append_json_line
 from fscil.training import Trainer
@@ -36,6 +41,17 @@ def without_test_data(dataset: Dataset, classes: tuple[int, ...], share: float =
     return Dataset(train.select(~held_out), train.select(held_out), names, f"{dataset.name}-validation")
 
 
+def base_run(config: Config, base: Images, bases: Path) -> Run:
+    """The run folder of the network the method starts from, trained if it is not there yet."""
+    recipe = method_class(config).base_recipe(config)
+    run = Run(bases / f"{base_key(recipe)}-{len(base.counts)}")
+    if not (run.folder / "run.json").exists():
+        run = Run.create(run.folder, recipe, {})
+    if not run.finished:
+        train_base(recipe, Trainer(recipe.train, run=run), backbone_of(recipe), run, base)
+    return run
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
@@ -43,23 +59,26 @@ def main() -> None:
     parser.add_argument("--novel", type=int, default=10, help="base classes that play new ones")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--set", dest="settings", action="append", default=[])
+    parser.add_argument("--bases", type=Path, help="folder that keeps trained base networks")
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     tune_allocator()
 
     config = load_recipe(given.recipe, given.settings)
     dataset = load_data(config, given.data, quiet=True)
-    base = protocol_of(config, dataset).seen(0)
-    dataset = without_test_data(dataset, base)
-    protocol = Protocol(len(base) - given.novel, config.protocol.way, given.novel // config.protocol.way)
-    method = Alice(config, Trainer(config.train))
+    classes = protocol_of(config, dataset).seen(0)
+    dataset = without_test_data(dataset, classes)
+    protocol = Protocol(len(classes) - given.novel, config.protocol.way, given.novel // config.protocol.way)
+    base = base_images(dataset, protocol)
+    trainer = Trainer(config.train, run=base_run(config, base, given.bases) if given.bases else None)
+    method = method_class(config)(config, trainer, dataset.class_names)
     began = time.perf_counter()
-    method.train_backbone(base_images(dataset, protocol))
+    method.fit_base(base, config.protocol.shots)
     seconds = time.perf_counter() - began
-    method.describe_base(base_images(dataset, protocol), config.protocol.shots)
 
-    trial = {"recipe": given.recipe, "set": given.settings, "novel": given.novel, "seconds": round(seconds, 1)}
-    walks = list(walk_all(method, dataset, protocol, config.protocol.shots, range(given.draws)))
+    trial = {"recipe": given.recipe, "set": given.settings, "novel": given.novel, "fit seconds": round(seconds, 1)}
+    draws: list[Draw] = list(range(given.draws))
+    walks = list(walk_all(method, dataset, protocol, config.protocol.shots, draws))
     for shots in config.protocol.shots:
         last = [walk.sessions[-1].scores for walk in walks if walk.shots == shots]
         trial[f"{shots}-shot"] = {

@@ -53,6 +53,15 @@ def test_features_are_those_of_each_image_alone(backbone):
     assert (found > 0).any()
 
 
+def test_what_was_first_asked_for_without_gradients_can_be_added_to(backbone):
+    images, features = part([4, 3], 0), extractor(backbone)
+    with torch.inference_mode():
+        features(images.select([0, 5]))
+    found = features(images)
+    np.testing.assert_array_equal(found.numpy(), extractor(backbone)(images).numpy())
+    assert not found.is_inference()
+
+
 def test_an_image_passes_once_however_it_is_asked_for(backbone, rows_passed):
     images = part([6, 6], 0)
     features = extractor(backbone, batch=5)

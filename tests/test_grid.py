@@ -20,7 +20,7 @@ from fscil.words import class_vectors
 from helpers import call, sets, small_config, write_images
 
 CPU = torch.device("cpu")
-QUICK = ("train.epochs=1", "incremental.epochs=1", "protocol.draw=0")
+QUICK = ("train.epochs=1", "incremental.steps=1", "protocol.draw=0")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +66,13 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
         replace(config, method="cec"),
         replace(config, protocol=replace(config.protocol, shots=(3,), draw=7)),
         replace(config, test=replace(config.test, prototypes="all")),
-        replace(config, incremental=replace(config.incremental, epochs=1)),
+        replace(config, incremental=replace(config.incremental, steps=1)),
     ]
     other = [
         replace(config, train=replace(config.train, seed=1)),
         replace(config, loss=replace(config.loss, margin=0.1)),
         replace(config, protocol=replace(config.protocol, base_classes=5)),
-        plain_recipe(config, "linear"),
+        plain_recipe(config),
     ]
     assert {base_key(one) for one in same} == {base_key(config)}
     assert len({base_key(one) for one in [config, *other]}) == 5

@@ -110,7 +110,7 @@ class TrainConfig:
 class IncrementalConfig:
     """How the compared systems that go on training learn a session; ALICE does not train then."""
 
-    epochs: int = 100
+    steps: int = 100  # per session, for every system alike
     batch: int = 128
     lr: float = 0.1
     exemplars: int = 5  # images kept per class, by the systems that keep any
@@ -132,7 +132,7 @@ _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
         *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),
-        *("train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.epochs", "incremental.lr"),
+        *("train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.steps", "incremental.lr"),
     ),
     (1, math.inf): (
         *("data.resize", "protocol.base_classes", "protocol.way", "protocol.shots", "views.count", "views.size"),

@@ -35,7 +35,8 @@ class FeatureExtractor:
         if len(missing):
             found = self._extract(Images(pixels, np.zeros(len(missing), np.int64), missing))
             if not len(features):
-                features = torch.empty(len(pixels), found.shape[1])
+                with torch.inference_mode(False):  # whoever asked first, others must be able to add to it
+                    features = torch.empty(len(pixels), found.shape[1])
             features[missing] = found
             done[missing] = True
             self._known[id(pixels)] = (pixels, features, done)

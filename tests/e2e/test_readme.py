@@ -202,7 +202,7 @@ def run_train(verb, rest):
         provide(kind, data, rest)
     shorter = [word for item in SHORTER[kind] for word in ("--set", item)]
     if verb != "train":
-        shorter += ["--set", "incremental.epochs=1"]
+        shorter += ["--set", "incremental.steps=1"]
     assert call(verb, *rest, *shorter, "--quiet") == 0, shlex.join(["fscil", verb, *rest])
 
 

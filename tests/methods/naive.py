@@ -26,7 +26,7 @@ def session(number, shots=2):
 
 
 def made(name, *assignments):
-    settings = ("train.epochs=2", "incremental.epochs=2", "incremental.lr=0.02", "incremental.exemplars=3")
+    settings = ("train.epochs=2", "incremental.steps=2", "incremental.lr=0.02", "incremental.exemplars=3")
     config = small_config(*settings, *assignments)
     return METHODS[name](config, Trainer(config.train, torch.device("cpu"), quiet=True), NAMES)
 
@@ -60,13 +60,13 @@ class Training:
 
 
 def copy_of(network):
-    """Features and scores of images, (n, 3, h, w) -> lists, of this network as it is now."""
+    """Features of images, and cosines at the scale 16, (n, 3, h, w) -> lists, of this network as it is now."""
     backbone, head = deepcopy(network.backbone), deepcopy(network.head)
 
     @torch.no_grad()
     def run(views):
         features = backbone(views)
-        return features.double().tolist(), head(features).double().tolist()
+        return features.double().tolist(), (16 * head(features)).double().tolist()
 
     return run
 

@@ -50,7 +50,7 @@ def make(name, vectors):
         config = small_config(
             "train.epochs=4",
             "train.batch=16",
-            "incremental.epochs=3",
+            "incremental.steps=3",
             "incremental.lr=0.02",
             "incremental.exemplars=2",
             f"data.word_vectors={vectors}",

@@ -20,7 +20,7 @@ def per_head(now, before, borders):
 
 def test_cross_distilled_loss_of_a_session(monkeypatch):
     """The third session: the base head and two others, each distilled on its own."""
-    method = fitted("eeil", "incremental.lr=0.4", "incremental.epochs=8")
+    method = fitted("eeil", "incremental.lr=0.4", "incremental.steps=8")
     for number in (1, 2):
         method.learn(session(number))
     trainings = watch(monkeypatch, eeil, method)
@@ -35,7 +35,7 @@ def test_cross_distilled_loss_of_a_session(monkeypatch):
 
 
 def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned(monkeypatch):
-    method = fitted("eeil", "incremental.lr=0.4", "incremental.epochs=8")
+    method = fitted("eeil", "incremental.lr=0.4", "incremental.steps=8")
     trainings = watch(monkeypatch, eeil, method)
     method.learn(session(1))
     cross_distilled, balanced = trainings
@@ -77,8 +77,9 @@ def test_scores_are_the_outputs_of_all_heads():
     method = fitted("eeil")
     method.learn(session(1))
     test = session(2)
-    weight, bias = method.network.head.weight.detach(), method.network.head.bias.detach()
-    torch.testing.assert_close(method.scores(test), method.network.features(test) @ weight.T + bias)
+    weight, features = method.network.head.weight.detach(), method.network.features(test)
+    lengths = weight.norm(dim=1) * features.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(method.scores(test), (features @ weight.T) / lengths)
 
 
 def test_heads_are_saved():

@@ -52,7 +52,7 @@ def test_a_frozen_copy_stays_as_it_is():
 
 def test_the_loss_of_a_session(monkeypatch):
     """Cross-entropy over all classes, and the old outputs against those of the network before the session."""
-    method = fitted("icarl", "incremental.lr=0.1", "incremental.epochs=4")
+    method = fitted("icarl", "incremental.lr=0.1", "incremental.steps=4")
     trainings = watch(monkeypatch, icarl, method)
     method.learn(session(1))
     method.learn(session(2))

@@ -59,7 +59,7 @@ def test_the_loss_of_a_session(monkeypatch):
 
 
 def test_new_class_vectors_begin_as_the_mean_of_their_features():
-    method = fitted("lucir", "incremental.epochs=0")
+    method = fitted("lucir", "incremental.steps=0")
     old = method.network.head.weight.detach().clone()
     new = session(1)
     features = method.network.features(new).tolist()
@@ -76,7 +76,7 @@ def test_old_class_vectors_stay_and_everything_else_learns():
     method = fitted("lucir", "incremental.lr=0.1")
     before = method.state()
     method.learn(session(1))
-    after, imprinted = method.state(), fitted("lucir", "incremental.epochs=0")
+    after, imprinted = method.state(), fitted("lucir", "incremental.steps=0")
     imprinted.learn(session(1))
     assert torch.equal(after["head.weight"][:6], before["head.weight"])
     assert not torch.equal(after["head.weight"][6:], imprinted.state()["head.weight"][6:])

@@ -77,7 +77,7 @@ def test_spread_is_the_variance_about_each_node_and_one_feature_more():
 
 
 def trained(*assignments):
-    config = small_config("train.epochs=2", "incremental.epochs=5", "incremental.lr=0.01", *assignments)
+    config = small_config("train.epochs=2", "incremental.steps=5", "incremental.lr=0.01", *assignments)
     method = Topic(config, Trainer(config.train, CPU, quiet=True))
     method.fit_base(part([6] * 4, 0), (2,))
     return method
@@ -125,7 +125,7 @@ def test_the_anchor_holds_features_in_place(monkeypatch):
     moved = []
     for weight in (0.0, 0.5):
         monkeypatch.setattr(topic, "ANCHOR_WEIGHT", weight)
-        method = trained("incremental.epochs=20")
+        method = trained("incremental.steps=20")
         nodes = method.nodes
         method.learn(new_images(4))
         now = method.network.features(nodes)
@@ -151,7 +151,7 @@ def test_a_node_image_is_a_copy():
 
 def test_it_forgets_less_than_fine_tuning_does():
     """From the same network, at the same rate, both learn the same session."""
-    config = small_config("train.epochs=20", "model.width=4", "incremental.epochs=30", "incremental.lr=0.1")
+    config = small_config("train.epochs=20", "model.width=4", "incremental.steps=30", "incremental.lr=0.1")
     base, right = part([6] * 4, 0), []
     method = Topic(config, Trainer(config.train, CPU, quiet=True))
     method.fit_base(base, (2,))

@@ -105,7 +105,7 @@ class Cec:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "cosine", SCALE)
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.methods.base import Memory
-from fscil.methods.distillation import distillation, frozen
+from fscil.methods.distillation import distillation
 from fscil.methods.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.finetuning import descend, new_outputs
-from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.finetuning import descend
+from fscil.methods.learner import Learner
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer
 
@@ -36,7 +36,7 @@ class EEIL:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
@@ -44,10 +44,8 @@ class EEIL:
         self.borders = [0, self.network.head.out_features]
 
     def learn(self, new: Images) -> None:
-        first = self.network.head.out_features
-        check_numbers(new, first)
-        before = frozen(self.network.backbone, self.network.head)
-        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+        before = self.network.frozen()
+        first = self.network.grow(new)
         self.borders = [*self.borders, self.network.head.out_features]
 
         def cross_distilled(views: Tensor, labels: Tensor) -> Tensor:
@@ -57,7 +55,7 @@ class EEIL:
         descend(self.network.parameters(), images, cross_distilled, self.config, self.trainer, "eeil", seed=first)
         self.network.settle()
 
-        trained = frozen(self.network.backbone, self.network.head)
+        trained = self.network.frozen()
 
         def balanced(views: Tensor, labels: Tensor) -> Tensor:
             return self._loss(self.network(views), labels, torch.cat([before(views), trained(views)[:, first:]], 1))

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.methods.base import Memory
-from fscil.methods.finetuning import descend, new_outputs
-from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.finetuning import descend
+from fscil.methods.learner import Learner
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer
 
@@ -23,15 +23,13 @@ class FineTune:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
 
     def learn(self, new: Images) -> None:
-        first = self.network.head.out_features
-        check_numbers(new, first)
-        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+        first = self.network.grow(new)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(self.network(views), labels)

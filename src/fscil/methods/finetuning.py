@@ -1,16 +1,17 @@
 """Training on a session's few images, as the systems before ALICE do it: the network goes on learning.
 
-Common to them in the comparison of Tao et al. (CVPR 2020): Nesterov SGD, weight decay 5e-4, some hundred epochs on a
-batch of all the new images. BatchNorm keeps the statistics of the base classes: five images have none to offer.
+Common to them in the comparison of Tao et al. (CVPR 2020): Nesterov SGD, weight decay 5e-4, some hundred steps, each
+on a batch of all the new images. BatchNorm keeps the statistics of the base classes: five images have none to offer.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fscil.config import Config
@@ -35,7 +36,6 @@ def descend(
     trainer: Trainer,
     what: str,
     seed: int,
-    epochs: int | None = None,
     lr: float | None = None,
 ) -> None:
     """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session.
@@ -43,7 +43,6 @@ def descend(
     parameters may come in groups, {"params": …, "lr": …}, each with a first rate of its own.
     """
     settings = config.incremental
-    epochs = settings.epochs if epochs is None else epochs
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
     preprocess = preprocess_of(config)
@@ -52,23 +51,22 @@ def descend(
     moving = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-    with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
-        for epoch in range(epochs):
+    batches = _batches(random, len(images), settings.batch)
+    with stop_requests() as stop, Bar(what, settings.steps, quiet=trainer.quiet) as bar:
+        for step in range(settings.steps):
             for group, rate in zip(optimizer.param_groups, first_rates, strict=True):
-                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-            order = random.permutation(len(images))
-            for start in range(0, len(order), settings.batch):
-                chosen = order[start : start + settings.batch]
-                pixels, sizes = images.batch(chosen)
-                view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
-                view = normalise(view, preprocess.mean, preprocess.std).contiguous(memory_format=torch.channels_last)
-                optimizer.zero_grad(set_to_none=True)
-                value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
-                value.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(moving, STEEPEST)
-                optimizer.step()
-                if stop.is_set():
-                    raise KeyboardInterrupt
+                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+            chosen = next(batches)
+            pixels, sizes = images.batch(chosen)
+            view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
+            view = normalise(view, preprocess.mean, preprocess.std).contiguous(memory_format=torch.channels_last)
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
+            value.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(moving, STEEPEST)
+            optimizer.step()
+            if stop.is_set():
+                raise KeyboardInterrupt
             bar.advance(1)
     if not all(bool(parameter.isfinite().all()) for parameter in moving):
         raise TrainingError(
@@ -77,13 +75,9 @@ def descend(
         )
 
 
-def new_outputs(head: nn.Linear, count: int, seed: int) -> nn.Linear:
-    """The head with this many outputs more, drawn from N(0, 0.001), those there were as they are."""
-    generator = torch.Generator().manual_seed(seed)
-    grown = type(head)(head.in_features, head.out_features + count).to(head.weight.device)
-    with torch.no_grad():
-        small = torch.randn(count, head.in_features, generator=generator) * 0.001
-        grown.weight.copy_(torch.cat([head.weight, small.to(head.weight.device)]))
-        if head.bias is not None:
-            grown.bias.copy_(torch.cat([head.bias, head.bias.new_zeros(count)]))
-    return grown
+def _batches(random: np.random.Generator, images: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of the images of one step after the other, without end: every image once before any comes again."""
+    while True:
+        order = random.permutation(images)
+        for start in range(0, images, size):
+            yield order[start : start + size]

@@ -14,10 +14,10 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.distillation import distillation, frozen
+from fscil.methods.distillation import distillation
 from fscil.methods.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.finetuning import descend, new_outputs
-from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.finetuning import descend
+from fscil.methods.learner import Learner
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer
 
@@ -32,17 +32,15 @@ class ICarl:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
         self.exemplars = joined(self._chosen(base))
 
     def learn(self, new: Images) -> None:
-        first = self.network.head.out_features
-        check_numbers(new, first)
-        before = frozen(self.network.backbone, self.network.head)
-        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+        before = self.network.frozen()
+        first = self.network.grow(new)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             scores = self.network(views)

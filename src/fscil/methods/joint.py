@@ -26,7 +26,7 @@ class Joint:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)

@@ -1,6 +1,6 @@
 """A network that goes on learning, as a method holds it: backbone and classifier, trained, measured, saved together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,9 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
 from fscil.features import FeatureExtractor
+from fscil.methods.distillation import frozen
 from fscil.methods.parts import backbone_of, preprocess_of
-from fscil.methods.pretraining import pretrain
+from fscil.methods.pretraining import PLAIN_SCALE, pretrain
 from fscil.models import CosineHead
 from fscil.training import Trainer, load_state
 
@@ -26,16 +27,15 @@ class Learner:
         self.features = FeatureExtractor(self.backbone, preprocess_of(config), trainer.device, quiet=trainer.quiet)
         self.head = self._head(1)  # until the base classes are known
 
-    def _head(self, outputs: int) -> nn.Linear:
-        kind = CosineHead if self.config.model.head == "cosine" else nn.Linear
-        return kind(self.backbone.feature_dim, outputs).to(self.trainer.device)
+    def _head(self, outputs: int) -> CosineHead:
+        return CosineHead(self.backbone.feature_dim, outputs).to(self.trainer.device)
 
     def fit_base(self, base: Images) -> None:
         run = self.trainer.run
         if run and run.finished and not run.head.is_file():
             raise StoreError(f"{run.folder} keeps no classifier to go on with. Train it again.")
         head = pretrain(self.config, self.trainer, self.backbone, base).head
-        assert isinstance(head, nn.Linear)
+        assert isinstance(head, CosineHead)
         self.head = head
         self.settle()
 
@@ -46,13 +46,32 @@ class Learner:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, 3, h, w) -> (n, classes), as it is trained."""
-        scores: Tensor = self.head(self.backbone(images))
+        return self.classify(self.backbone(images))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """(n, d) -> (n, classes): cosines, at the scale of base training"""
+        scores: Tensor = PLAIN_SCALE * self.head(features)
         return scores
+
+    def frozen(self) -> Callable[[Tensor], Tensor]:
+        """The network as it is now, for others to learn from: (n, 3, h, w) -> (n, classes)"""
+        copy = frozen(self.backbone, self.head)
+        return lambda images: PLAIN_SCALE * copy(images)
+
+    def grow(self, new: Images) -> int:
+        """An output for each new class: a random direction, as long as the old ones. Returns the first one's number."""
+        old = self.head.weight.detach()
+        first, count = len(old), len(new.counts)
+        check_numbers(new, first)
+        random = torch.randn(count, old.shape[1], generator=torch.Generator().manual_seed(first)).to(old.device)
+        self.head = self._head(first + count)
+        self.head.weight.data.copy_(torch.cat([old, random / random.norm(dim=1, keepdim=True) * mean_length(old)]))
+        return first
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
-        """(n, classes) on the host, from features computed once."""
-        found: Tensor = self.head(self.features(images).to(self.head.weight.device)).float().cpu()
+        """(n, classes) cosines on the host, from features computed once."""
+        found: Tensor = self.head(self.features(images).to(self.head.weight.device)).cpu()
         return found
 
     def parameters(self) -> list[nn.Parameter]:
@@ -78,6 +97,12 @@ class Learner:
         if any(not torch.equal(own[name].cpu(), value.cpu()) for name, value in parts["backbone"].items()):
             load_state(self.backbone, parts["backbone"], "the state")
             self.settle()
+
+
+def mean_length(vectors: Tensor) -> Tensor:
+    """Of (n, d). A cosine does not see how long a class vector is, but the size of a step of SGD hangs on it."""
+    length: Tensor = vectors.norm(dim=1).mean()
+    return length
 
 
 def check_numbers(new: Images, first: int) -> None:

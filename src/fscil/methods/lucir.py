@@ -19,12 +19,11 @@ from fscil.methods.base import Memory
 from fscil.methods.distillation import frozen
 from fscil.methods.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
 from fscil.methods.finetuning import descend
-from fscil.methods.learner import Learner, check_numbers
-from fscil.methods.pretraining import plain_recipe
+from fscil.methods.learner import Learner, check_numbers, mean_length
+from fscil.methods.pretraining import PLAIN_SCALE, plain_recipe
 from fscil.models import CosineHead
 from fscil.training import Trainer
 
-SCALE = 16.0  # of the cosines in base training; learned from there on
 LESS_FORGET = 5.0  # weight of that loss for as many new classes as old ones
 HARDEST, MARGIN = 2, 0.5  # of the ranking: how many new classes, and by how much to beat them
 
@@ -36,16 +35,16 @@ class Lucir:
         self.config, self.trainer = config, trainer
         self.network = Learner(self.base_recipe(config), trainer)
         self.exemplars = NOTHING
-        self.scale = nn.Parameter(torch.tensor(SCALE, device=trainer.device))
+        self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=trainer.device))
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "cosine", SCALE)
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
         self.exemplars = joined(self._chosen(base))
-        self.scale.data.fill_(SCALE)
+        self.scale.data.fill_(PLAIN_SCALE)
 
     def learn(self, new: Images) -> None:
         backbone, old = self.network.backbone, self.network.head.weight.detach()
@@ -74,8 +73,7 @@ class Lucir:
         features, labels = F.normalize(self.network.features(new)), torch.from_numpy(new.labels - first)
         directions = F.normalize(class_means(features, labels, len(new.counts)))
         old = self.network.head.weight.detach()
-        length = old.square().sum(1).sqrt().mean()
-        return directions.to(old.device) * length
+        return directions.to(old.device) * mean_length(old)
 
     def _chosen(self, images: Images) -> Images:
         return herded(images, self.network.features(images), self.config.incremental.exemplars)

@@ -6,7 +6,6 @@ cosine classifier, the loss. Methods whose recipes agree can share one trained n
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,6 +22,8 @@ from fscil.models import Backbone, CosineHead, Projection
 from fscil.preprocess import normalise
 from fscil.store import load_tensors
 from fscil.training import Batch, Trainer, load_state
+
+PLAIN_SCALE = 16.0  # of the cosines, where nothing but cross-entropy is asked for
 
 
 class BaseNetwork(nn.Module):
@@ -42,14 +43,14 @@ class BaseNetwork(nn.Module):
         return scores
 
 
-def plain_recipe(config: Config, head: Literal["linear", "cosine"], scale: float = 1.0) -> Config:
-    """Cross-entropy on one view, the classifier directly on the features: how the systems before ALICE begin."""
+def plain_recipe(config: Config) -> Config:
+    """Cross-entropy on one view, the classifier directly on the features: how every system but ALICE begins here."""
     return replace(
         config,
         views=replace(config.views, count=1),
         mixing=replace(config.mixing, repeats=0),
-        model=replace(config.model, projection=0, head=head),
-        loss=replace(config.loss, kind="softmax", scale=scale, margin=0.0, margin_warmup=0.0),
+        model=replace(config.model, projection=0, head="cosine"),
+        loss=replace(config.loss, kind="softmax", scale=PLAIN_SCALE, margin=0.0, margin_warmup=0.0),
     )
 
 

@@ -79,7 +79,7 @@ class SemanticKD:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def _new_mapping(self, superclasses: int) -> SemanticMapping:
         with torch.random.fork_rng(devices=[]):
@@ -120,8 +120,7 @@ class SemanticKD:
             kept = distillation(scores[:, : len(old_words)], before)
             return F.cross_entropy(scores, labels) + DISTILLATION * kept
 
-        settings = self.config.incremental
-        self._train(mapping.mapping, new, loss, settings.epochs, settings.batch, SESSION_RATE)
+        self._train(mapping.mapping, new, loss, self.config.incremental.steps, len(new), SESSION_RATE)
 
     def _train(self, part: nn.Module, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
         examples = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)

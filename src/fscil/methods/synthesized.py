@@ -122,7 +122,7 @@ class Synthesized:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def _new_parts(self, subspaces: MixtureOfSubspaces) -> None:
         feature_dim, word_dim = self.network.backbone.feature_dim, self._vectors.shape[1]
@@ -155,7 +155,7 @@ class Synthesized:
 
     def learn(self, new: Images) -> None:
         check_numbers(new, self._classes)
-        features, settings = self._features(new), self.config.incremental
+        features = self._features(new)
         old = copy.copy(self)
         old._mapping, old._synthesizer = copy.deepcopy(self._mapping), copy.deepcopy(self._synthesizer)
         self._classes += len(new.counts)
@@ -178,7 +178,7 @@ class Synthesized:
             scores = self._similarity(described)
             return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old._classes], before)
 
-        how = settings.epochs, settings.batch, RATE, random, self.trainer
+        how = self.config.incremental.steps, self._classes, RATE, random, self.trainer
         fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")
         fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
 

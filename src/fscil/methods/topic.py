@@ -18,8 +18,8 @@ from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.exemplars import NOTHING, from_tensors, joined, to_tensors
-from fscil.methods.finetuning import descend, new_outputs
-from fscil.methods.learner import Learner, check_numbers
+from fscil.methods.finetuning import descend
+from fscil.methods.learner import Learner
 from fscil.methods.neural_gas import NeuralGas
 from fscil.methods.parts import preprocess_of
 from fscil.methods.pretraining import plain_recipe
@@ -78,7 +78,7 @@ class Topic:
 
     @staticmethod
     def base_recipe(config: Config) -> Config:
-        return plain_recipe(config, "linear")
+        return plain_recipe(config)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.network.fit_base(base)
@@ -89,9 +89,7 @@ class Topic:
         self.nodes = joined(base.select(torch.cdist(centroids, features).argmin(1).numpy()))
 
     def learn(self, new: Images) -> None:
-        first, old = self.network.head.out_features, len(self.nodes)
-        check_numbers(new, first)
-        self.network.head = new_outputs(self.network.head, len(new.counts), seed=first)
+        first, old = self.network.grow(new), len(self.nodes)
         self._grow(new, first)
         self._train(new, first, old)
         self.network.settle()
@@ -117,7 +115,7 @@ class Topic:
             pixels, sizes = self.nodes.batch(some)
             images = self.preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
             features, anchored = self.network.backbone(views), self.network.backbone(images)
-            scores = self.network.head(torch.cat([features, anchored]))
+            scores = self.network.classify(torch.cat([features, anchored]))
             return (
                 F.cross_entropy(scores, torch.cat([labels, node_labels[some]]))
                 + ANCHOR_WEIGHT * anchor_loss(anchored, centroids[some], spread[some])
