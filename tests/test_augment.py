@@ -11,6 +11,7 @@ from PIL import Image, ImageEnhance
 from scipy import stats
 
 from fscil.augment import (
+    PairClasses,
     Views,
     adjust_brightness,
     adjust_contrast,
@@ -20,7 +21,6 @@ from fscil.augment import (
     mix_classes,
     pair_label,
     random_boxes,
-    total_classes,
 )
 
 UNLIKELY = 1e-4  # a statistic rarer than this, under a fixed seed, is a defect
@@ -377,13 +377,13 @@ def test_pair_labels_are_a_bijection(classes):
     assert torch.equal(pair_label(high, low, classes), found)
     literal = [classes + a * (2 * classes - a - 1) // 2 + (b - a) - 1 for a, b in pairs]
     assert found.tolist() == literal
-    assert total_classes(classes) == classes + len(pairs)
+    assert PairClasses(classes).outputs == classes + len(pairs)
 
 
 def test_pair_labels_of_any_shape():
     a, b = torch.tensor([[0, 5], [3, 1]]), torch.tensor([[4, 2], [0, 2]])
     assert torch.equal(pair_label(a, b, 6), pair_label(a.view(-1), b.view(-1), 6).view(2, 2))
-    assert total_classes(60) == 1830
+    assert PairClasses(60).outputs == 1830
 
 
 def solve(mixed, views, first, second):
@@ -427,6 +427,50 @@ def test_every_mixture_can_be_taken_apart(labels, repeats, lam, count, seed):
     assert (used <= 2 * repeats).all()
     if len(set(labels.tolist())) == len(labels):
         assert (used % 2 == 0).all()
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 30), st.integers(1, 500), st.integers(0, 9))
+def test_drawn_pairs_are_as_many_as_asked_for_and_numbered_one_after_the_other(classes, limit, seed):
+    pairs = PairClasses(classes, limit, seed)
+    low, high = torch.combinations(torch.arange(classes)).T
+    found = pairs.label(low, high)
+    every = classes * (classes - 1) // 2
+    assert sorted(found[found >= 0].tolist()) == list(range(classes, classes + min(limit, every)))
+    assert pairs.outputs == classes + min(limit, every)
+    assert torch.equal(pairs.label(high, low), found)
+    assert (pairs.label(low, low) == -1).all()
+    assert torch.equal(PairClasses(classes, limit, seed).label(low, high), found)
+
+
+def test_other_seeds_draw_other_pairs_and_all_pairs_have_the_papers_numbers():
+    low, high = torch.combinations(torch.arange(40)).T
+    first, second = (PairClasses(40, 100, seed).label(low, high) >= 0 for seed in (0, 1))
+    assert 0 < (first & second).sum() < 50  # about 13 of 100 agree by chance
+    for limit in (0, 780, 1000):
+        assert torch.equal(PairClasses(40, limit).label(low, high), pair_label(low, high, 40))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 7), min_size=2, max_size=9), st.integers(1, 27), st.integers(1, 3), st.integers(0, 2**31)
+)
+def test_with_drawn_pairs_the_images_mixed_are_any_two_that_make_one(labels, limit, repeats, seed):
+    labels, pairs = torch.tensor(labels), PairClasses(8, limit)
+    views = torch.rand(1, len(labels), 3, 4, 5, generator=seeded(seed), dtype=torch.float64)
+    out, out_labels = mix_classes(views, labels, pairs, repeats, "uniform", seeded(seed + 1))
+    made = {
+        (i, j): int(pairs.label(labels[i : i + 1], labels[j : j + 1])) for i, j in combinations(range(len(labels)), 2)
+    }
+    possible = {pair for pair, label in made.items() if label >= 0}
+    taken = []
+    for place in range(len(labels), len(out_labels)):
+        found = [pair for pair in made if solve(out[:, place], views, *pair)[1] < 1e-6]
+        assert len(found) == 1
+        assert out_labels[place] == made[found[0]]
+        taken += found
+    assert set(taken) <= possible
+    assert len(taken) == len(set(taken)) == min(len(possible), repeats * len(labels))
 
 
 def test_a_batch_of_the_paper_grows_about_fivefold():

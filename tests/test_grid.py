@@ -72,10 +72,11 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
         replace(config, train=replace(config.train, seed=1)),
         replace(config, loss=replace(config.loss, margin=0.1)),
         replace(config, protocol=replace(config.protocol, base_classes=5)),
+        replace(config, loss=replace(config.loss, scale=10.0)),
         plain_recipe(config),
     ]
     assert {base_key(one) for one in same} == {base_key(config)}
-    assert len({base_key(one) for one in [config, *other]}) == 5
+    assert len({base_key(one) for one in [config, *other]}) == 6
 
 
 def test_what_is_done_is_not_done_again(tmp_path, photos):

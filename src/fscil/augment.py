@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -159,9 +160,44 @@ def pair_label(a: Tensor, b: Tensor, classes: int) -> Tensor:
     return classes + low * (2 * classes - low - 1) // 2 + (high - low) - 1
 
 
-def total_classes(classes: int) -> int:
-    """Base classes and all their pairs."""
-    return classes + classes * (classes - 1) // 2
+class PairClasses:
+    """Which pairs of classes are classes of their own: all, or as many as limit allows, drawn by the seed.
+
+    Their number grows with the square of the classes, and with it the classifier: 1,000 classes have 499,500 pairs.
+    """
+
+    def __init__(self, classes: int, limit: int = 0, seed: int = 0) -> None:
+        pairs = classes * (classes - 1) // 2
+        self.classes = classes
+        self._drawn: Tensor | None = None  # ranks of the pairs, ascending
+        if 0 < limit < pairs:
+            drawn = np.random.default_rng([seed, classes]).choice(pairs, limit, replace=False, shuffle=False)
+            self._drawn = torch.from_numpy(np.sort(drawn))
+            pairs = limit
+        self.outputs = classes + pairs  # of a classifier: base classes first
+
+    def label(self, a: Tensor, b: Tensor) -> Tensor:
+        """The class of a mixture of a and b, on the host; -1 where the two are one class, or not among those drawn."""
+        label = pair_label(a, b, self.classes)
+        if self._drawn is not None:
+            rank = label - self.classes
+            place = torch.searchsorted(self._drawn, rank).clamp_max(len(self._drawn) - 1)
+            label = torch.where(self._drawn[place] == rank, self.classes + place, -1)
+        return torch.where(a == b, -1, label)
+
+    def partners(self, labels: Tensor, repeats: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a batch (n,): which are mixed with which, and the classes they make; (m,) each, m <= repeats * n."""
+        count = len(labels)
+        if self._drawn is None:  # `repeats` times, every image with the one in its place in a shuffled batch
+            left = torch.arange(count, device=labels.device).expand(repeats, count).reshape(-1)
+            right = torch.rand(repeats, count, generator=generator).argsort(1).to(labels.device).reshape(-1)
+        else:  # most of those would not be among the pairs drawn: so any two images of the batch that are
+            left, right = torch.combinations(torch.arange(count)).T
+        made = self.label(labels[left], labels[right])
+        usable = (made >= 0).nonzero().squeeze(1)
+        if self._drawn is not None:
+            usable = usable[torch.randperm(len(usable), generator=generator)[: repeats * count]]
+        return left[usable], right[usable], made[usable]
 
 
 def _mixing_weights(count: int, lam: Literal["uniform", "beta"], generator: Generator | None) -> Tensor:
@@ -177,7 +213,7 @@ def _mixing_weights(count: int, lam: Literal["uniform", "beta"], generator: Gene
 def mix_classes(
     views: Tensor,
     labels: Tensor,
-    classes: int,
+    classes: int | PairClasses,
     repeats: int = 4,
     lam: Literal["uniform", "beta"] = "uniform",
     generator: Generator | None = None,
@@ -191,13 +227,9 @@ def mix_classes(
     count = len(labels)
     if repeats == 0 or count == 0:
         return views, labels
-    order = torch.rand(repeats, count, generator=generator).argsort(1).to(labels.device)
-    left = torch.arange(count, device=labels.device).expand(repeats, count).reshape(-1)
-    right = order.reshape(-1)
-    differ = labels[left] != labels[right]
-    left, right = left[differ], right[differ]
+    pairs = classes if isinstance(classes, PairClasses) else PairClasses(classes)
+    left, right, mixed_labels = pairs.partners(labels, repeats, generator)
     weight = _mixing_weights(len(left), lam, generator)
-    mixed_labels = pair_label(labels[left], labels[right], classes)
 
     left, right = (each.to(views.device, non_blocking=True) for each in (left, right))
     weight = weight.to(views.device, views.dtype, non_blocking=True)

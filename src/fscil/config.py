@@ -61,6 +61,7 @@ class MixingConfig:
 
     repeats: int = 4  # 0 turns it off
     start: float = 0.0  # share of training after which it begins
+    pairs: int = 0  # at most this many pairs are classes, drawn by the seed; 0: all of them
     lam: Literal["uniform", "beta"] = "uniform"
 
 
@@ -131,7 +132,15 @@ _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, 1): ("views.flip", "views.jitter", "views.grayscale", "mixing.start", "loss.margin_warmup", "train.momentum"),
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
-        *("mixing.repeats", "model.projection", "loss.scale", "train.epochs", "train.lr", "train.gamma"),
+        *(
+            "mixing.repeats",
+            "mixing.pairs",
+            "model.projection",
+            "loss.scale",
+            "train.epochs",
+            "train.lr",
+            "train.gamma",
+        ),
         *("train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.steps", "incremental.lr"),
     ),
     (1, math.inf): (

@@ -53,12 +53,16 @@ class Cell:
 
 
 def base_key(recipe: Config) -> str:
-    """The same for recipes that train the same network on the same images."""
-    settings = flatten(recipe)
+    """The same for recipes that train the same network on the same images.
+
+    Settings at their default do not count: one that a later version adds leaves the networks of before valid.
+    """
+    settings, default = flatten(recipe), flatten(Config())
     sections = ("data", "views", "mixing", "model", "loss", "train")
     free = ("data.word_vectors", "data.test_share", "train.checkpoint_minutes")
     decisive = {key: value for key, value in settings.items() if key.split(".")[0] in sections and key not in free}
     decisive |= {key: settings[key] for key in ("protocol.base_classes", "protocol.order")}
+    decisive = {key: value for key, value in decisive.items() if value != default[key]}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 

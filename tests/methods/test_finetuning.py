@@ -37,15 +37,6 @@ def test_a_gentle_gradient_is_left_as_it_is():
     assert weight.item() == pytest.approx(2.0 - 0.1 * (gradient + 0.9 * gradient), abs=1e-12)
 
 
-def test_a_group_of_parameters_may_have_a_rate_of_its_own():
-    """Both have the same gradient and begin at zero, so that the paths differ as the rates do."""
-    quick, slow = (nn.Parameter(torch.tensor(0.0, dtype=torch.float64)) for _ in range(2))
-    groups = [{"params": [quick]}, {"params": [slow], "lr": 0.001}]
-    descend(groups, BASE, lambda views, labels: 3 * (quick + slow), CONFIG, TRAINER, "test", seed=0)
-    assert slow.item() == pytest.approx(0.01 * quick.item(), rel=1e-2)
-    assert quick.item() < -0.5
-
-
 def test_every_image_is_seen_once_an_epoch_with_its_label():
     weight, seen = nn.Parameter(torch.tensor(1.0)), []
 

@@ -5,9 +5,8 @@ on a batch of all the new images. BatchNorm keeps the statistics of the base cla
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ STEEPEST = 1.0  # norm that a gradient is cut to: without statistics of the batc
 
 
 def descend(
-    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+    parameters: Sequence[nn.Parameter],
     images: Images,
     loss: Loss,
     config: Config,
@@ -38,24 +37,18 @@ def descend(
     seed: int,
     lr: float | None = None,
 ) -> None:
-    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session.
-
-    parameters may come in groups, {"params": …, "lr": …}, each with a first rate of its own.
-    """
+    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session."""
     settings = config.incremental
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
     preprocess = preprocess_of(config)
     optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
-    first_rates = [group["lr"] for group in optimizer.param_groups]
-    moving = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     batches = _batches(random, len(images), settings.batch)
     with stop_requests() as stop, Bar(what, settings.steps, quiet=trainer.quiet) as bar:
         for step in range(settings.steps):
-            for group, rate in zip(optimizer.param_groups, first_rates, strict=True):
-                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+            optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
             chosen = next(batches)
             pixels, sizes = images.batch(chosen)
             view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
@@ -63,12 +56,12 @@ def descend(
             optimizer.zero_grad(set_to_none=True)
             value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
             value.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(moving, STEEPEST)
+            nn.utils.clip_grad_norm_(parameters, STEEPEST)
             optimizer.step()
             if stop.is_set():
                 raise KeyboardInterrupt
             bar.advance(1)
-    if not all(bool(parameter.isfinite().all()) for parameter in moving):
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
         raise TrainingError(
             f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
             f"{first_rate:.4g}. Use a lower incremental.lr."

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fscil.augment import mix_classes, total_classes
+from fscil.augment import PairClasses, mix_classes
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.features import FeatureExtractor
@@ -56,16 +56,21 @@ def plain_recipe(config: Config) -> Config:
 
 def base_network(config: Config, trainer: Trainer, backbone: Backbone, classes: int) -> BaseNetwork:
     """The network to train on this many base classes; with class augmentation, each pair has an output too."""
-    outputs = total_classes(classes) if config.mixing.repeats else classes
+    outputs = pair_classes(config, classes).outputs if config.mixing.repeats else classes
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
         return BaseNetwork(backbone, config, outputs).to(trainer.device)
+
+
+def pair_classes(config: Config, classes: int) -> PairClasses:
+    return PairClasses(classes, config.mixing.pairs, config.train.seed)
 
 
 def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
     """The loss of one batch: the mean over its views, each of which passes the network on its own."""
     views_of_batch, mixing, loss = views_of(config), config.mixing, LOSSES[config.loss.kind]
     preprocess = preprocess_of(config)
+    pairs = pair_classes(config, classes)
     scale, full_margin, warmup = config.loss.scale, config.loss.margin, config.loss.margin_warmup
 
     def step(batch: Batch) -> Tensor:
@@ -75,9 +80,9 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
         views = normalise(views, preprocess.mean, preprocess.std)
         mixed = mixing.repeats > 0 and batch.progress >= mixing.start
         if mixed:
-            views, labels = mix_classes(views, labels, classes, mixing.repeats, mixing.lam, batch.generator)
+            views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
         target = labels.to(views.device, non_blocking=True)
-        outputs = total_classes(classes) if mixed else classes
+        outputs = pairs.outputs if mixed else classes
         scores = [network(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views]
         return torch.stack([loss(each, target, scale, margin) for each in scores]).mean()
 

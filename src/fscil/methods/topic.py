@@ -6,7 +6,6 @@ the nodes that one is linked with (min-max loss).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,6 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer
 
 NODES = 400  # for the base classes; each new class brings one more
-RATE, RATE_PRETRAINED = 0.1, 0.01  # of the classifier
-BACKBONE_SHARE = 0.01  # of that: at the full rate features leave before the anchors can hold them
 ANCHOR_WEIGHT = 0.5
 MIN_MAX_WEIGHT = 0.005
 MARGIN = 0.5  # of the cosine distance between a new image and nodes of other classes
@@ -122,12 +119,7 @@ class Topic:
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )
 
-        rate = RATE_PRETRAINED if self.config.model.init == "pretrained" else RATE
-        groups: list[dict[str, Any]] = [
-            {"params": list(self.network.head.parameters())},
-            {"params": list(self.network.backbone.parameters()), "lr": BACKBONE_SHARE * rate},
-        ]
-        descend(groups, new, loss, self.config, self.trainer, "topic", seed=first, lr=rate)
+        descend(self.network.parameters(), new, loss, self.config, self.trainer, "topic", seed=first)
 
     def _settle_new_nodes(self, new: Images, first: int, old: int) -> None:
         """To the means of the features as they have become; the old ones were held in place."""
