@@ -105,6 +105,7 @@ class TrainConfig:
     selection: Literal["last", "validation"] = "last"
     validation_share: float = 0.1  # of the base training data, when selection is "validation"
     checkpoint_minutes: float = 5.0
+    compile: Literal["off", "inductor", "aot_eager"] = "off"  # by torch.compile; the last one generates no code
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
     """The loss of one batch: the mean over its views, each of which passes the network on its own."""
     views_of_batch, mixing, loss = views_of(config), config.mixing, LOSSES[config.loss.kind]
     preprocess = preprocess_of(config)
+    compiled = config.train.compile
+    run = network if compiled == "off" else torch.compile(network, backend=compiled)
     pairs = pair_classes(config, classes)
     scale, full_margin, warmup = config.loss.scale, config.loss.margin, config.loss.margin_warmup
 
@@ -83,7 +85,7 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
             views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
         target = labels.to(views.device, non_blocking=True)
         outputs = pairs.outputs if mixed else classes
-        scores = [network(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views]
+        scores = [run(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views]
         return torch.stack([loss(each, target, scale, margin) for each in scores]).mean()
 
     return step
