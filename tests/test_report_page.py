@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -130,6 +131,16 @@ def test_the_page_is_self_contained_and_has_its_figures(reported, kind, figures)
     ids = re.findall(r'\bid="([^"]+)"', page)
     clips = [one for one in ids if one.startswith("p") and len(one) == 11]
     assert len(clips) == len(set(clips))  # a clip of one figure must not cut another
+
+
+@pytest.mark.parametrize("kind", ["bench", "ablation", "margin-scale"])
+def test_the_markdown_shows_every_figure_from_a_file_of_its_own(reported, kind):
+    folder = reported[kind][0]
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (folder / "report.md").read_text())
+    assert {folder / one for one in shown} == set((folder / "figures").iterdir())
+    assert len(shown) == (folder / "report.html").read_text().count("<figure")
+    for one in shown:
+        assert ElementTree.parse(folder / one).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_the_ablation_stands_beside_the_papers(reported):

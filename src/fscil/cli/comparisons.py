@@ -114,7 +114,7 @@ def _run(
 
 @commands.command()
 def report(folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")]) -> None:
-    """Summarise results here, in report.md and in one self-contained page, report.html, with figures.
+    """Summarise results here, in report.md with its figures, and in one self-contained page, report.html.
 
     The paper's numbers stand below ours, with the difference, wherever it has some. Works on unfinished grids too.
     """

@@ -1,4 +1,4 @@
-"""A grid's results as text to read: terminal summary, report.md and a self-contained report.html."""
+"""A grid's results to read: terminal summary, report.md with its figures, and a self-contained report.html."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,11 +16,14 @@ SOURCES = {"reported": "as reported in the paper", "rerun": "rerun by the paper'
 
 
 def write_report(folder: Path) -> tuple[str, list[Path]]:
-    """Writes report.md and report.html into the folder; returns a summary for the terminal and what was written."""
+    """Writes report.md, figures/ and report.html into the folder; returns a summary for the terminal, and the pages."""
     results = read(folder)
     blocks = [block for shots in results.shots() for block in _blocks(results, shots)]
     blocks += [_provenance(results)]
     markdown = "\n\n".join([f"# {_title(results)}", _intro(results), *(block.markdown() for block in blocks)])
+    for block in blocks:
+        if isinstance(block, _Figure):
+            write_text(folder / "figures" / f"{block.name}.svg", block.svg)
     write_text(folder / "report.md", markdown + "\n")
     write_text(folder / "report.html", _html(results, blocks))
     return _summary(results), [folder / "report.md", folder / "report.html"]
@@ -71,13 +74,13 @@ class _Table:
 
 
 class _Figure:
-    """A drawing, which only the page shows; Markdown gets its caption."""
+    """A drawing: part of the page, and a file of its own beside the Markdown."""
 
     def __init__(self, name: str, title: str, caption: str, svg: str):
         self.name, self.title, self.caption, self.svg = name, title, caption, svg
 
     def markdown(self) -> str:
-        return f"*{self.title}: see report.html. {self.caption}*"
+        return f"## {self.title}\n\n![{self.title}](figures/{self.name}.svg)\n\n{self.caption}"
 
     def html(self) -> str:
         picture = self.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(self.title)}" ', 1)
