@@ -1,9 +1,11 @@
-# make demo: the main job on the embedded data set.  make test: lint, types and tests.  Both set up .venv by themselves.
+# make demo: the main job on the embedded data set.  make test: lint, types and tests.  All set up .venv by themselves.
+# make bench: speed beside programs that do the same, 15 minutes.  make bench-long DATA=DIR: also the time to accuracy on
+# CIFAR-100, and how cost grows.  Nothing else should run meanwhile.
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Two test processes of one thread each: threads of two processes would wait for each other.
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench bench-long clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
@@ -15,6 +17,13 @@ lint: .venv/test.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+bench: .venv/demo.stamp
+	.venv/bin/python benchmarks/speed.py $(if $(DATA),--data $(DATA))
+
+bench-long: .venv/demo.stamp
+	.venv/bin/python benchmarks/speed.py --long $(if $(DATA),--data $(DATA))
+	.venv/bin/python benchmarks/scaling.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
