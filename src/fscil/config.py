@@ -44,6 +44,8 @@ class ViewsConfig:
 
     count: int = 2
     size: int = 32
+    first_size: int | None = None  # training begins with smaller views, which cost less; none: with the full size
+    grown: float = 0.5  # share of training after which they have the full size
     scale: tuple[float, float] = (0.2, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
@@ -130,22 +132,19 @@ class TestConfig:
 # Settings by the smallest and the largest value they may have; of a list, each item.
 _RANGES: dict[tuple[float, float], tuple[str, ...]] = {
     (0, 0.5): ("views.hue",),
-    (0, 1): ("views.flip", "views.jitter", "views.grayscale", "mixing.start", "loss.margin_warmup", "train.momentum"),
+    (0, 1): (
+        *("views.flip", "views.jitter", "views.grayscale", "views.grown", "mixing.start", "loss.margin_warmup"),
+        "train.momentum",
+    ),
     (0, math.inf): (
         *("protocol.sessions", "protocol.draw", "views.brightness", "views.contrast", "views.saturation"),
-        *(
-            "mixing.repeats",
-            "mixing.pairs",
-            "model.projection",
-            "loss.scale",
-            "train.epochs",
-            "train.lr",
-            "train.gamma",
-        ),
-        *("train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.steps", "incremental.lr"),
+        *("mixing.repeats", "mixing.pairs", "model.projection", "loss.scale", "train.epochs", "train.lr"),
+        *("train.gamma", "train.weight_decay", "train.seed", "train.checkpoint_minutes", "incremental.steps"),
+        "incremental.lr",
     ),
     (1, math.inf): (
         *("data.resize", "protocol.base_classes", "protocol.way", "protocol.shots", "views.count", "views.size"),
+        "views.first_size",
         *("model.width", "test.resize", "incremental.batch", "incremental.exemplars"),
     ),
     (2, math.inf): ("train.batch",),
@@ -185,6 +184,11 @@ class Config:
         smallest, largest = self.views.scale
         if not 0 < smallest <= largest <= 1:
             raise ConfigError(f"views.scale = [{smallest}, {largest}]: must be 0 < low <= high <= 1.")
+        if self.views.first_size and self.views.first_size > self.views.size:
+            raise ConfigError(
+                f"views.first_size = {self.views.first_size}: views grow, so that it must be at most views.size "
+                f"({self.views.size})."
+            )
         narrowest, widest = self.views.ratio
         if not 0 < narrowest <= widest:
             raise ConfigError(f"views.ratio = [{narrowest}, {widest}]: must be 0 < low <= high.")

@@ -30,7 +30,7 @@ def write(path, table=TABLE, names=NAMES):
 
 
 def build(path, *assignments):
-    config = small_config("train.epochs=1", "incremental.steps=3", f"data.word_vectors={path}", *assignments)
+    config = small_config("train.epochs=1", f"data.word_vectors={path}", *assignments)
     return SemanticKD(config, Trainer(config.train, CPU, quiet=True), NAMES)
 
 
@@ -206,7 +206,9 @@ def test_distillation_holds_the_old_answers(words, state, monkeypatch):
     for weight in (0.0, 10.0):
         monkeypatch.setattr(semantic_kd, "DISTILLATION", weight)
         monkeypatch.setattr(semantic_kd, "SESSION_RATE", 1e-3)
-        method = build(words, "incremental.steps=20")
+        method = build(
+            words,
+        )
         method.load_state(state)
         before = method.scores(session(1))
         method.learn(session(1))

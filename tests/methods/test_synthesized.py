@@ -30,7 +30,7 @@ def write(path, table=TABLE):
 
 
 def build(path, *assignments):
-    config = small_config("train.epochs=1", "incremental.steps=3", f"data.word_vectors={path}", *assignments)
+    config = small_config("train.epochs=1", f"data.word_vectors={path}", *assignments)
     return Synthesized(config, Trainer(config.train, CPU, quiet=True), NAMES)
 
 
@@ -243,7 +243,8 @@ def test_imagined_features_keep_the_old_classes(words, monkeypatch):
     """Where the old classes are imagined as noise, they are forgotten."""
     right = []
     for imagined in (True, False):
-        method = build(words, "train.epochs=10", "model.width=4", "incremental.steps=30")
+        monkeypatch.setattr(synthesized, "SESSION_STEPS", 30)
+        method = build(words, "train.epochs=10", "model.width=4")
         method.fit_base(BASE, (2,))
         if not imagined:
             monkeypatch.setattr(Synthesizer, "forward", lambda self, words, noise: torch.ones(len(words), 32))

@@ -12,6 +12,8 @@ from fscil.interrupts import stop_requests
 from fscil.progress import Bar
 from fscil.training import Trainer
 
+SESSION_STEPS = 100  # as the study of the older systems has them; on features they cost next to nothing
+
 Examples = Callable[[], tuple[Tensor, Tensor]]  # asked once an epoch: (n, d) features, (n,) labels
 Loss = Callable[[Tensor, Tensor], Tensor]  # of a batch of them
 

@@ -1,5 +1,6 @@
 """What a recipe's settings mean: the backbone, the test preprocessing and the training views it asks for."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,8 @@ from fscil.config import Config
 from fscil.errors import ConfigError
 from fscil.models import Backbone, build_backbone, native_statistics
 from fscil.preprocess import STATISTICS, Preprocess
+
+SIZE_STEP = 4  # pixels by which views grow: a new size costs the first step some time
 
 
 def backbone_of(config: Config, blank: bool = False) -> Backbone:
@@ -43,5 +46,11 @@ def preprocess_of(config: Config) -> Preprocess:
     return Preprocess(config.views.size, config.test.resize, config.test.interpolation, mean, std)
 
 
-def views_of(config: Config) -> Views:
-    return Views(**asdict(config.views))
+def views_of(config: Config, progress: float = 1.0) -> Views:
+    """The views of a batch after this share of training."""
+    settings = asdict(config.views)
+    first, grown = settings.pop("first_size"), settings.pop("grown")
+    if first is not None and progress < grown:
+        missing = (config.views.size - first) * (1 - progress / grown)
+        settings["size"] = max(first, config.views.size - SIZE_STEP * math.ceil(missing / SIZE_STEP))
+    return Views(**settings)

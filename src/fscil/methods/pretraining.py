@@ -68,7 +68,7 @@ def pair_classes(config: Config, classes: int) -> PairClasses:
 
 def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
     """The loss of one batch: the mean over its views, each of which passes the network on its own."""
-    views_of_batch, mixing, loss = views_of(config), config.mixing, LOSSES[config.loss.kind]
+    mixing, loss = config.mixing, LOSSES[config.loss.kind]
     preprocess = preprocess_of(config)
     compiled = config.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
@@ -78,7 +78,7 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
     def step(batch: Batch) -> Tensor:
         margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
         labels = batch.labels
-        views = views_of_batch(batch.pixels, batch.sizes, batch.generator)
+        views = views_of(config, batch.progress)(batch.pixels, batch.sizes, batch.generator)
         views = normalise(views, preprocess.mean, preprocess.std)
         mixed = mixing.repeats > 0 and batch.progress >= mixing.start
         if mixed:

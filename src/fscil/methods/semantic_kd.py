@@ -18,7 +18,7 @@ from fscil.data.images import Images
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.distillation import distillation
-from fscil.methods.feature_training import Loss, fit, generator_of, standardised
+from fscil.methods.feature_training import SESSION_STEPS, Loss, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
@@ -29,7 +29,7 @@ SESSION_RATE = 5e-5
 WIDTH = 256  # of an embedding, where the feature is not narrower
 HIDDEN = 512  # of the mapping
 SCALE = 16.0  # of cosines, in word space
-DISTILLATION = 10.0  # its weight beside cross-entropy
+DISTILLATION = 1.0  # its weight beside cross-entropy
 
 
 class SemanticMapping(nn.Module):
@@ -120,7 +120,7 @@ class SemanticKD:
             kept = distillation(scores[:, : len(old_words)], before)
             return F.cross_entropy(scores, labels) + DISTILLATION * kept
 
-        self._train(mapping.mapping, new, loss, self.config.incremental.steps, len(new), SESSION_RATE)
+        self._train(mapping.mapping, new, loss, SESSION_STEPS, len(new), SESSION_RATE)
 
     def _train(self, part: nn.Module, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
         examples = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)

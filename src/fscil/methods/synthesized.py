@@ -19,7 +19,7 @@ from fscil.data.images import Images
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.distillation import distillation
-from fscil.methods.feature_training import Loss, fit, generator_of, standardised
+from fscil.methods.feature_training import SESSION_STEPS, Loss, fit, generator_of, standardised
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
@@ -178,7 +178,7 @@ class Synthesized:
             scores = self._similarity(described)
             return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old._classes], before)
 
-        how = self.config.incremental.steps, self._classes, RATE, random, self.trainer
+        how = SESSION_STEPS, self._classes, RATE, random, self.trainer
         fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")
         fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
 
