@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fscil.data.images import Images, Pixels
+from fscil.models import folded
 from fscil.preprocess import Preprocess
 from fscil.progress import Bar
 
@@ -20,10 +21,12 @@ class FeatureExtractor:
         self._backbone, self._preprocess, self._device = backbone, preprocess, device
         self._batch, self._quiet = batch, quiet
         self._known: dict[int, tuple[Pixels, Tensor, np.ndarray[Any, Any]]] = {}
+        self._ready: nn.Module | None = None  # the backbone as it is evaluated, until it changes
 
     def forget(self) -> None:
         """After the backbone has changed."""
         self._known.clear()
+        self._ready = None
 
     def __call__(self, images: Images) -> Tensor:
         """(n, feature_dim) float32 on the host."""
@@ -44,16 +47,13 @@ class FeatureExtractor:
 
     @torch.inference_mode()
     def _extract(self, images: Images) -> Tensor:
-        was_training = self._backbone.training
-        self._backbone.eval()
+        if self._ready is None:
+            self._ready = folded(self._backbone)
         found = []
-        try:
-            with Bar("features", len(images), quiet=self._quiet) as bar:
-                for start in range(0, len(images), self._batch):
-                    pixels, sizes = images.batch(np.arange(start, min(start + self._batch, len(images))))
-                    ready = self._preprocess(torch.from_numpy(pixels).to(self._device), torch.from_numpy(sizes))
-                    found.append(self._backbone(ready).float().cpu())
-                    bar.advance(len(pixels))
-        finally:
-            self._backbone.train(was_training)
+        with Bar("features", len(images), quiet=self._quiet) as bar:
+            for start in range(0, len(images), self._batch):
+                pixels, sizes = images.batch(np.arange(start, min(start + self._batch, len(images))))
+                views = self._preprocess(torch.from_numpy(pixels).to(self._device), torch.from_numpy(sizes))
+                found.append(self._ready(views).float().cpu())
+                bar.advance(len(pixels))
         return torch.cat(found)

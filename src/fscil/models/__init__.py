@@ -2,6 +2,7 @@
 
 from fscil.models.backbone import Backbone, parameter_count
 from fscil.models.build import INPUT_STATISTICS, build_backbone, native_statistics
+from fscil.models.folding import folded
 from fscil.models.heads import CosineHead, Projection
 from fscil.models.weights import load_weights
 
@@ -11,6 +12,7 @@ __all__ = [
     "CosineHead",
     "Projection",
     "build_backbone",
+    "folded",
     "load_weights",
     "native_statistics",
     "parameter_count",
