@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fscil.methods.parts import backbone_of
 from fscil.methods.pretraining import base_network, base_step
+from fscil.models import Backbone
 from fscil.training import Batch, Trainer
 from helpers import SIZE, small_config
 
@@ -85,7 +86,11 @@ def test_a_compiled_step_has_the_same_loss_and_gradients():
     for compiled in ("off", "aot_eager"):
         config = small_config("views.count=1", "mixing.repeats=0", f"train.compile={compiled}")
         trainer = Trainer(config.train, torch.device("cpu"), quiet=True)
-        network = base_network(config, trainer, backbone_of(config), 6).train()
+        torch.manual_seed(0)
+        backbone = Backbone(
+            4, conv=nn.Conv2d(3, 4, 3), bn=nn.BatchNorm2d(4), pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten()
+        )
+        network = base_network(config, trainer, backbone, 6).train()
         random = torch.Generator().manual_seed(1)
         pixels = torch.randint(0, 256, (12, SIZE, SIZE, 3), dtype=torch.uint8, generator=random)
         batch = Batch(pixels, torch.full((12, 2), SIZE), torch.arange(12) % 6, random, 0.5)
