@@ -72,7 +72,7 @@ class ModelConfig:
     """The network."""
 
     backbone: str = "resnet18"
-    stem: Literal["cifar", "imagenet"] = "cifar"
+    stem: Literal["cifar", "half", "imagenet"] = "cifar"
     width: int = 64
     init: Literal["scratch", "pretrained"] = "scratch"
     weights: str = ""  # file with weights to start from

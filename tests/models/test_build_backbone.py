@@ -10,6 +10,7 @@ from fscil.models import build_backbone, native_statistics
 SMALL = {
     "resnet18 cifar": ("resnet18", {"width": 8}),
     "resnet18 imagenet": ("resnet18", {"stem": "imagenet", "width": 8}),
+    "resnet10 half": ("resnet10", {"stem": "half", "width": 8}),
     "resnet20": ("resnet20", {}),
     "efficientnet_lite0": ("efficientnet_lite0", {"pretrained": False}),
 }
@@ -87,7 +88,7 @@ def test_a_copy_stands_on_its_own(name, options):
 
 def test_unknown_backbone_names_the_nearest():
     with pytest.raises(
-        ConfigError, match=r'no backbone "resnet81" \(did you mean "resnet18"\?\)\. Known: resnet18, resnet20'
+        ConfigError, match=r'no backbone "resnet81" \(did you mean "resnet18"\?\)\. Known: resnet18, resnet10, resnet20'
     ):
         build_backbone("resnet81")
     with pytest.raises(ConfigError, match=r'no backbone "vgg"\. Known'):

@@ -9,6 +9,7 @@ from fscil.models import Backbone, build_backbone, folded
 NETWORKS = {
     "resnet18": {"width": 3},
     "resnet18 for photos": {"stem": "imagenet", "width": 4},
+    "resnet10 half": {"stem": "half", "width": 4},
     "resnet20": {"width": 5},
     "efficientnet_lite0": {"pretrained": False},
 }

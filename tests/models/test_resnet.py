@@ -23,7 +23,7 @@ def torchvision_resnet18_keys():
     return keys
 
 
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+@pytest.mark.parametrize("stem", ["cifar", "half", "imagenet"])
 def test_resnet18_has_torchvisions_names(stem):
     assert list(build_backbone("resnet18", stem=stem, width=8).state_dict()) == torchvision_resnet18_keys()
 
@@ -43,6 +43,13 @@ def test_cifar_stem_has_a_3x3_first_convolution_only():
     assert parameter_count(imagenet) - parameter_count(cifar) == 64 * 3 * (7 * 7 - 3 * 3)
 
 
+def test_resnet10_is_resnet18_without_the_second_block_of_each_stage():
+    deep, shallow = (build_backbone(name, stem="half", width=8) for name in ("resnet18", "resnet10"))
+    kept = [key for key in deep.state_dict() if ".1." not in key or "downsample" in key]
+    assert list(shallow.state_dict()) == kept
+    assert shallow.feature_dim == deep.feature_dim == 64
+
+
 def test_resnet20_has_a_quarter_of_a_million_parameters():
     backbone = build_backbone("resnet20")
     assert backbone.feature_dim == 64
@@ -53,7 +60,15 @@ def test_resnet20_has_a_quarter_of_a_million_parameters():
 
 
 @pytest.mark.parametrize(
-    ("stem", "size", "stride"), [("cifar", 32, 8), ("cifar", 84, 8), ("imagenet", 224, 32), ("imagenet", 84, 32)]
+    ("stem", "size", "stride"),
+    [
+        ("cifar", 32, 8),
+        ("cifar", 84, 8),
+        ("half", 32, 16),
+        ("half", 24, 16),
+        ("imagenet", 224, 32),
+        ("imagenet", 84, 32),
+    ],
 )
 def test_last_map_has_the_resolution_of_its_stem(stem, size, stride):
     backbone = build_backbone("resnet18", stem=stem, width=4).eval()
@@ -116,7 +131,7 @@ def test_convolutions_start_with_the_spread_of_their_fan_out():
 
 
 def test_impossible_stem_and_width_are_errors():
-    with pytest.raises(ConfigError, match='"cifar" or "imagenet", not "celeba"'):
+    with pytest.raises(ConfigError, match='"cifar", "half" or "imagenet", not "celeba"'):
         build_backbone("resnet18", stem="celeba")
     with pytest.raises(ConfigError, match="at least 1, not 0"):
         build_backbone("resnet20", width=0)

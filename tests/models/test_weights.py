@@ -129,6 +129,11 @@ def test_another_architecture_is_named(tmp_path, name, options, fitting):
     assert message.endswith(f"It fits {fitting}.")
 
 
+def test_the_shallow_architecture_is_named(tmp_path):
+    save_file(build_backbone("resnet10", stem="half", width=8).state_dict(), tmp_path / "w.safetensors")
+    assert refusal(tmp_path / "w.safetensors").endswith("It fits resnet10(stem='half', width=8).")
+
+
 def test_keys_too_few_and_too_many_are_named(trained, tmp_path):
     state = trained.state_dict()
     del state["layer3.0.conv1.weight"]

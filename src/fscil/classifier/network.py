@@ -16,7 +16,7 @@ from fscil.config import Config
 from fscil.data.images import Bytes, Resize
 from fscil.errors import BadImageError, DataError
 from fscil.gallery import Photo
-from fscil.methods.parts import preprocess_of
+from fscil.methods.parts import architecture, preprocess_of
 from fscil.models import Backbone, build_backbone
 from fscil.photos import Loaded, Source
 from fscil.preprocess import Preprocess
@@ -44,15 +44,10 @@ class Blueprint:
         Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo
         gets the size at which the recipe tests.
         """
-        model, options = config.model, {}
-        if model.backbone == "resnet18":
-            options = {"stem": model.stem, "width": model.width}
-        elif model.backbone != "resnet20":
-            options = {"pretrained": False}
         resize = Resize(config.data.resize, config.data.interpolation)
         if resize.size is None:
             resize = Resize(max(config.test.resize or 0, config.views.size), config.test.interpolation)
-        return cls(model.backbone, options, resize, preprocess_of(config))
+        return cls(config.model.backbone, architecture(config.model), resize, preprocess_of(config))
 
     def build(self) -> Backbone:
         return build_backbone(self.backbone, **self.options)

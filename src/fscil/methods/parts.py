@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fscil.augment import Views
-from fscil.config import Config
+from fscil.config import Config, ModelConfig
 from fscil.errors import ConfigError
 from fscil.models import Backbone, build_backbone, native_statistics
 from fscil.preprocess import STATISTICS, Preprocess
@@ -18,11 +18,9 @@ SIZE_STEP = 4  # pixels by which views grow: a new size costs the first step som
 def backbone_of(config: Config, blank: bool = False) -> Backbone:
     """The network a recipe names, initialised from its seed or its weights; blank where others are to be loaded."""
     model = config.model
-    options: dict[str, Any] = {"weights": None if blank else model.weights or None}
-    if model.backbone == "resnet18":
-        options |= {"stem": model.stem, "width": model.width}
+    options = architecture(model)
     wants_weights = model.init == "pretrained" and not model.weights and not blank
-    if model.backbone not in ("resnet18", "resnet20"):
+    if "pretrained" in options:
         options["pretrained"] = wants_weights
     elif wants_weights:
         raise ConfigError(
@@ -33,7 +31,14 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
-        return build_backbone(model.backbone, **options)
+        return build_backbone(model.backbone, weights=None if blank else model.weights or None, **options)
+
+
+def architecture(model: ModelConfig) -> dict[str, Any]:
+    """The options of build_backbone that decide the shapes of its weights; pretrained ones are not asked for."""
+    if model.backbone in ("resnet18", "resnet10"):
+        return {"stem": model.stem, "width": model.width}
+    return {} if model.backbone == "resnet20" else {"pretrained": False}
 
 
 def preprocess_of(config: Config) -> Preprocess:

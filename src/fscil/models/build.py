@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from fscil.errors import ConfigError
 from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import efficientnet_lite0
-from fscil.models.resnet import resnet18, resnet20
+from fscil.models.resnet import resnet10, resnet18, resnet20
 from fscil.models.weights import load_weights
 from fscil.preprocess import STATISTICS
 
@@ -26,8 +26,9 @@ INPUT_STATISTICS: dict[str, Statistics] = {
 def build_backbone(name: str, *, weights: str | Path | None = None, **options: Any) -> Backbone:
     """The named backbone; without pretrained or given weights it starts from torch's random state.
 
-    "resnet18" (stem="cifar" or "imagenet", width=64), "resnet20" (width=16), "efficientnet_lite0" (pretrained=True) and
-    "timm:NAME" (pretrained=True). A file of weights takes the place of pretrained ones.
+    "resnet18" and "resnet10" (stem="cifar", "half" or "imagenet", width=64), "resnet20" (width=16),
+    "efficientnet_lite0" (pretrained=True) and "timm:NAME" (pretrained=True). A file of weights takes the place of
+    pretrained ones.
     """
     if name.startswith(TIMM):
         build: Callable[..., Backbone] = partial(_timm_network, name.removeprefix(TIMM))
@@ -105,6 +106,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 BUILDERS: dict[str, Callable[..., Backbone]] = {
     "resnet18": resnet18,
+    "resnet10": resnet10,
     "resnet20": resnet20,
     "efficientnet_lite0": _efficientnet_lite0,
 }

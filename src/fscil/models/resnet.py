@@ -1,4 +1,4 @@
-"""ResNet-18 and the CIFAR ResNet-20, with torchvision's parameter names."""
+"""ResNet-18, its half as deep ResNet-10 and the CIFAR ResNet-20, with torchvision's parameter names."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fscil.errors import ConfigError
 from fscil.models.backbone import Backbone, initialise_convolutions
 
-Stem: TypeAlias = Literal["cifar", "imagenet"]
+Stem: TypeAlias = Literal["cifar", "half", "imagenet"]
 
 
 class StridedProjection(nn.Conv2d):
@@ -49,8 +49,13 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(stem: Stem = "cifar", width: int = 64) -> Backbone:
-    """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), the imagenet stem quarters it."""
+    """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), half halves, imagenet quarters it."""
     return _resnet([2, 2, 2, 2], stem, width)
+
+
+def resnet10(stem: Stem = "cifar", width: int = 64) -> Backbone:
+    """ResNet-18 with one block in each stage: half its operations, as many features."""
+    return _resnet([1, 1, 1, 1], stem, width)
 
 
 def resnet20(width: int = 16) -> Backbone:
@@ -64,11 +69,14 @@ def _resnet(depths: Sequence[int], stem: Stem, width: int) -> Backbone:
     if stem == "cifar":
         conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
         maxpool: nn.Module = nn.Identity()
+    elif stem == "half":  # four times as many channels for the same operations, which suits a CPU
+        conv1 = nn.Conv2d(3, width, 4, stride=2, padding=1, bias=False)
+        maxpool = nn.Identity()
     elif stem == "imagenet":
         conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         maxpool = nn.MaxPool2d(3, stride=2, padding=1)
     else:
-        raise ConfigError(f'A ResNet has the stem "cifar" or "imagenet", not "{stem}".')
+        raise ConfigError(f'A ResNet has the stem "cifar", "half" or "imagenet", not "{stem}".')
     stages = {}
     inputs = outputs = width
     for stage, depth in enumerate(depths):

@@ -4,7 +4,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fscil.errors import ConfigError
 from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import efficientnet_lite0
-from fscil.models.resnet import resnet18, resnet20
+from fscil.models.resnet import Stem, resnet10, resnet18, resnet20
 from fscil.store import load_tensors
 
 CLASSIFIERS = ("fc.", "_fc.", "classifier.", "head.", "linear.")
@@ -118,7 +118,8 @@ def _fitting_architecture(found: Mapping[str, Tensor]) -> str | None:
         conv1 = found.get("conv1.weight")
         if conv1 is not None and conv1.ndim == 4:
             width = len(conv1)
-            candidates[f"resnet18(stem='cifar', width={width})"] = resnet18("cifar", width)
-            candidates[f"resnet18(stem='imagenet', width={width})"] = resnet18("imagenet", width)
+            for build in (resnet18, resnet10):
+                for stem in get_args(Stem):
+                    candidates[f"{build.__name__}({stem=}, {width=})"] = build(stem, width)
             candidates[f"resnet20(width={width})"] = resnet20(width)
     return next((name for name, candidate in candidates.items() if not _misfits(candidate.state_dict(), found)), None)
