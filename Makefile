@@ -1,16 +1,20 @@
 # make demo: the main job on the embedded data set.  make test: lint, types and tests.  All set up .venv by themselves.
 # make bench: speed beside programs that do the same, 15 minutes.  make bench-long DATA=DIR: also the time to accuracy on
-# CIFAR-100, and how cost grows.  Nothing else should run meanwhile.
+# CIFAR-100, and how cost grows.  Nothing else should run meanwhile.  make coverage: the tests, and which lines they miss.
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Two test processes of one thread each: threads of two processes would wait for each other.
-.PHONY: demo test lint bench bench-long clean
+.PHONY: demo test coverage lint bench bench-long clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
 
 test: .venv/test.stamp lint
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile
+
+# Apart, because to watch every line costs half as much time again.
+coverage: .venv/test.stamp
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 lint: .venv/test.stamp
