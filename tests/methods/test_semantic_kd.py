@@ -1,41 +1,20 @@
 """Semantic-aware distillation against its formulas written out in loops, and what it may know of names."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from word_systems import BASE, DATA, TABLE, build_system, session, write
 
-from fscil import sessions
 from fscil.errors import ConfigError, DataError
 from fscil.methods import semantic_kd
 from fscil.methods.distillation import distillation
 from fscil.methods.feature_training import standardised
 from fscil.methods.semantic_kd import SemanticKD, SemanticMapping, superclasses
-from fscil.protocol import Protocol
-from fscil.training import Trainer
-from helpers import NAMES, small_config, tiny_dataset
 
-CPU = torch.device("cpu")
-DATA = tiny_dataset(12, train=6, test=3)
-PROTOCOL = Protocol(6, 2, 3, 2)
-BASE = sessions.base_images(DATA, PROTOCOL)
-TABLE = np.random.default_rng(0).normal(size=(12, 5))
-
-
-def write(path, table=TABLE, names=NAMES):
-    lines = [" ".join([name, *map(str, vector)]) for name, vector in zip(names, table, strict=False)]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def build(path, *assignments):
-    config = small_config("train.epochs=1", f"data.word_vectors={path}", *assignments)
-    return SemanticKD(config, Trainer(config.train, CPU, quiet=True), NAMES)
-
-
-def session(number):
-    return DATA.train.select(PROTOCOL.samples(DATA.train.labels, number, 0)).relabel(PROTOCOL.seen(number))
+build = partial(build_system, SemanticKD)
 
 
 @pytest.fixture(scope="module")

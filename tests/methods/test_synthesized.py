@@ -1,41 +1,22 @@
 """Synthesized features against their formulas written out in loops: subspaces, autoencoder, a session."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from word_systems import BASE, CPU, DATA, TABLE, build_system, session, write
 
-from fscil import sessions
 from fscil.errors import ConfigError, DataError
 from fscil.methods import synthesized
 from fscil.methods.distillation import distillation
 from fscil.methods.feature_training import fit, generator_of, standardised
 from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
-from fscil.protocol import Protocol
 from fscil.training import Trainer
-from helpers import NAMES, small_config, tiny_dataset
+from helpers import small_config
 
-CPU = torch.device("cpu")
-DATA = tiny_dataset(12, train=6, test=3)
-PROTOCOL = Protocol(6, 2, 3, 2)
-BASE = sessions.base_images(DATA, PROTOCOL)
-TABLE = np.random.default_rng(0).normal(size=(12, 5))
-
-
-def write(path, table=TABLE):
-    lines = [" ".join([name, *map(str, vector)]) for name, vector in zip(NAMES, table, strict=False)]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def build(path, *assignments):
-    config = small_config("train.epochs=1", f"data.word_vectors={path}", *assignments)
-    return Synthesized(config, Trainer(config.train, CPU, quiet=True), NAMES)
-
-
-def session(number):
-    return DATA.train.select(PROTOCOL.samples(DATA.train.labels, number, 0)).relabel(PROTOCOL.seen(number))
+build = partial(build_system, Synthesized)
 
 
 @pytest.fixture(scope="module")
