@@ -16,6 +16,7 @@ from fscil.config import (
     ProtocolConfig,
     TrainConfig,
     ViewsConfig,
+    difference,
     flatten,
     from_mapping,
     load_recipe,
@@ -454,3 +455,12 @@ def test_numbers_are_those_printed_in_the_paper(paper, shared):
         average, harmonic = rows_of(table)
         assert average == [[*row["average"], row["pd"]] for row in mine]
         assert harmonic == [row["harmonic"] for row in mine if "harmonic" in row]
+
+
+def test_a_difference_names_the_first_setting_and_counts_the_rest():
+    mine = load_recipe("cifar100", ["train.lr=0.2", "train.seed=3", "about=mine"])
+    there = load_recipe("cifar100")
+    assert difference(mine, mine) == ""
+    assert difference(mine, there, ["about"]) == "train.lr = 0.01 there, 0.2 here, and 1 more"
+    assert difference(mine, there, ["about", "train.lr"]) == "train.seed = 0 there, 3 here"
+    assert difference(mine, there, ["about", "train.lr", "train.seed"]) == ""

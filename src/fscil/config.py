@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -273,6 +273,16 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + item.name] = list(value) if isinstance(value, tuple) else value
     return found
+
+
+def difference(mine: Config, there: Config, free: Collection[str] = ()) -> str:
+    """The first setting in which they differ, and how many more; empty where they agree. The free ones do not count."""
+    ours, theirs = flatten(mine), flatten(there)
+    differing = [key for key in ours if ours[key] != theirs[key] and key not in free]
+    if not differing:
+        return ""
+    key, more = differing[0], len(differing) - 1
+    return f"{key} = {theirs[key]} there, {ours[key]} here" + (f", and {more} more" if more else "")
 
 
 def override(config: Config, assignments: Iterable[str]) -> Config:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fscil.config import Config, flatten, load_recipe, to_toml
+from fscil.config import Config, difference, flatten, load_recipe, to_toml
 from fscil.data import Dataset
 from fscil.data.images import Images
 from fscil.errors import ConfigError, FscilError
@@ -158,15 +158,9 @@ class Grid:
         if not path.exists():
             write_text(path, to_toml(cell.config))
             return
-        mine, there = flatten(cell.config), flatten(load_recipe(path))
         free = ("about", "protocol.shots", "protocol.draw", "train.checkpoint_minutes", "data.word_vectors")
-        differing = [key for key in mine if mine[key] != there[key] and key not in free]
-        if differing:
-            key = differing[0]
-            raise ConfigError(
-                f"{folder} holds results of other settings: {key} = {there[key]} there, {mine[key]} here. Give the "
-                f"same, or another --out."
-            )
+        if other := difference(cell.config, load_recipe(path), free):
+            raise ConfigError(f"{folder} holds results of other settings: {other}. Give the same, or another --out.")
 
     def _dataset(self, config: Config) -> Dataset:
         if config.data not in self._loaded:

@@ -89,22 +89,17 @@ def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
 
 
 def _resumed(config: "Config", folder: Path) -> "Run":
-    from fscil.config import flatten
+    from fscil.config import difference, flatten
     from fscil.runs import Run
 
     run = Run.open(folder)
-    asked, there = flatten(config), flatten(run.config())
+    asked = flatten(config)
     free = ["about", "train.checkpoint_minutes"]  # these change no result
     free += [key for key in ("protocol.base_classes", "protocol.sessions", "protocol.order") if not asked[key]]
     if asked["protocol.sessions"] is None:  # settled by the data when the run began, and way with it
         free.append("protocol.way")
-    differing = [key for key in asked if asked[key] != there[key] and key not in free]
-    if differing:
-        key = differing[0]
-        raise ConfigError(
-            f"{folder} was begun with other settings: {key} = {there[key]} there, {asked[key]} here"
-            f"{f', and {len(differing) - 1} more' if len(differing) > 1 else ''}. Give the same, or another --out."
-        )
+    if other := difference(config, run.config(), free):
+        raise ConfigError(f"{folder} was begun with other settings: {other}. Give the same, or another --out.")
     return run
 
 
