@@ -76,8 +76,8 @@ def test_cells_of_several_draws_are_mean_and_interval(measure):
     content = results(walks=[walk(5, draw, 8, shift) for draw, shift in enumerate(shifts)])
     for session, cell in enumerate(cells(tables(content)[0], measure)[:-1]):
         values = [each["sessions"][session][measure] for each in content["walks"]]
-        if values[0] is None:
-            assert cell == "-"
+        if values[0] is None or session == 0:  # draws begin after session 0
+            assert cell == percent(values[0])
             continue
         spread = stats.t.ppf(0.975, 3) * statistics.stdev(values) / 2
         assert cell == f"{100 * statistics.mean(values):.1f} ±{100 * spread:.1f}"
@@ -88,6 +88,18 @@ def test_the_interval_of_pd_is_its_own():
     walks[1]["pd"] = 0.10
     spread = stats.t.ppf(0.975, 1) * statistics.stdev([24.0, 10.0]) / 2**0.5
     assert cells(tables(results(sessions=2, walks=walks))[0], "average")[-1] == f"17.0 ±{spread:.1f}"
+
+
+def test_a_session_that_was_not_judged_has_no_figure():
+    judged = walk(5, "published", 4)
+    for step in judged["sessions"]:
+        step["openset"] = {"cosine": dict.fromkeys(OPEN_SET_MEASURES, 0.5)}
+    del judged["sessions"][-1]["openset"]
+    judged["sessions"] = [judged["sessions"][0], judged["sessions"][-1]]
+    table, unknown = tables(results(sessions=4, walks=[judged]))
+    assert cells(table, "average") == ["90.0", "-", "-", "-", "66.0", "24.0"]
+    assert table.header == ["", "0", "1", "2", "3", "4", "PD"]
+    assert unknown.header == ["", "0", "mean"]
 
 
 def test_one_table_per_number_of_shots():
@@ -249,7 +261,7 @@ def test_unknown_images_over_several_draws():
     spread = stats.t.ppf(0.975, 2) * 0.1 / 3**0.5
     assert dict(table.groups)[OPEN_SET_MEASURES["auroc"]][0] == [
         "cosine",
-        f"50.1 ±{spread:.1f}",
+        "50.0",  # draws begin after session 0
         f"50.9 ±{spread:.1f}",  # 50.93
         f"50.5 ±{spread:.1f}",  # 50.515
     ]

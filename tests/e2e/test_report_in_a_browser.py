@@ -5,12 +5,16 @@ import shutil
 import pytest
 
 from fscil.report import write_report
-from grids import ABLATION, write_grid
+from grids import ABLATION, SWEEPS, write_grid
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium here: install it to have the pages looked at")
+
+# The smallest text of all figures, in pixels of the screen.
+TEXT_SIZES = """() => Math.min(...[...document.querySelectorAll("figure text")].map(
+    text => parseFloat(getComputedStyle(text).fontSize) * text.ownerSVGElement.getScreenCTM().a))"""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +29,13 @@ def browser():
 @pytest.mark.parametrize(
     ("kind", "labels", "expected"),
     [
-        ("bench", ("alice", "cec", "finetune"), ["sessions-5", "base-novel-5", "confusion-5", "features"]),
-        ("ablation", ABLATION, ["sessions-5", "ablation-5", "confusion-5", "features"]),
+        ("bench", ("alice", "cec"), ["sessions-5", "base-novel-5", "confusion-5", "features-1", "features-2"]),
+        (
+            "ablation",
+            ABLATION[::2],
+            ["sessions-5", "ablation-5", "confusion-5", "features-1", "features-2", "features-3"],
+        ),
+        ("margin-scale", SWEEPS, ["margin-scale-5"]),
     ],
 )
 def test_the_page_is_whole(browser, tmp_path, kind, labels, expected):
@@ -46,8 +55,19 @@ def test_the_page_is_whole(browser, tmp_path, kind, labels, expected):
         box = page.locator(f"#{name} svg").bounding_box()
         assert box["width"] > 250
         assert box["height"] > 100
-        assert page.locator(f"#{name} svg path").count() > 5
-    # On a phone nothing sticks out to the side; wide tables scroll in their own frame.
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.locator(f"#{name} svg").locator("path, text").count() > 20
     assert page.locator("table").count() == 3
+    for width in (390, 1200):  # nothing sticks out to the side; wide tables and figures scroll in their own frame
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        smallest = page.evaluate(TEXT_SIZES)
+        assert smallest > 9, "pixels: text of a figure is too small to be read"
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1047})  # A4 less its margins: paper does not scroll
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate(TEXT_SIZES) > 6
+    for name in expected:
+        box = page.locator(f"#{name} svg").bounding_box()
+        assert box["x"] + box["width"] <= 718
+        assert box["height"] < 1047 - 100  # with its title on one page
     page.close()

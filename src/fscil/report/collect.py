@@ -1,6 +1,7 @@
 """Reads a grid's folder: its rows, with every figure as a mean over draws and seeds and the interval of that mean."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,27 +68,45 @@ class Row:
         return [walks for walks in found if walks]
 
     def figure(self, shots: int, session: int, measure: str) -> Figure | None:
-        """The mean over seeds of the means over draws; the interval is over seeds, or over draws where there is one."""
-        seeds = []
-        for walks in self.walks(shots):
-            values = [
-                100 * step[measure]
-                for walk in walks
-                for step in walk["sessions"]
-                if step["session"] == session and step[measure] is not None
-            ]
-            if values:
-                seeds.append(values)
+        """One measure of one session."""
+
+        def value(walk: dict[str, Any]) -> float | None:
+            return next((step[measure] for step in walk["sessions"] if step["session"] == session), None)
+
+        return self._mean(shots, value, drawn=session > 0)
+
+    def drop(self, shots: int) -> Figure | None:
+        """PD: the average accuracy of the first session less that of the last."""
+
+        def value(walk: dict[str, Any]) -> float:
+            drop: float = walk["sessions"][0]["average"] - walk["sessions"][-1]["average"]
+            return drop
+
+        return self._mean(shots, value, drawn=len(self.sessions(shots)) > 1)
+
+    def _mean(self, shots: int, value: Callable[[dict[str, Any]], float | None], drawn: bool) -> Figure | None:
+        """The mean over seeds of the means over draws; the interval is over seeds, or over draws where there is one.
+
+        drawn: whether draws make a difference; where they make none, they give no interval either.
+        """
+        found = [[value(walk) for walk in walks] for walks in self.walks(shots)]
+        percents = [[100 * one for one in seed if one is not None] for seed in found]
+        seeds = [seed for seed in percents if seed]
         if not seeds:
             return None
-        values = [float(np.mean(draws)) for draws in seeds] if len(seeds) > 1 else seeds[0]
-        return Figure(*mean_and_interval(values))
+        several = len(seeds) > 1 or not drawn
+        return Figure(*mean_and_interval([float(np.mean(seed)) for seed in seeds] if several else seeds[0]))
 
-    def drop(self, shots: int) -> float:
-        """PD: the mean of the first session less the mean of the last."""
-        sessions = self.sessions(shots)
-        first, last = (self.figure(shots, session, "average") for session in (sessions[0], sessions[-1]))
-        return first.mean - last.mean if first and last else float("nan")
+    def draws(self, shots: int) -> list[Any]:
+        return list(dict.fromkeys(walk["draw"] for walks in self.walks(shots) for walk in walks))
+
+    def commands(self) -> list[str]:
+        """Those that made its walks. Older results keep one for all walks."""
+        return list(
+            dict.fromkeys(
+                walk.get("command") or result.get("command", "") for result in self.results for walk in result["walks"]
+            )
+        )
 
     def confusion(self, shots: int) -> NDArray[np.int64] | None:
         """(classes, classes) counts of the last session over all draws and seeds."""
@@ -108,9 +127,9 @@ class Results:
 
     folder: Path
     kind: str
-    command: str
     rows: tuple[Row, ...]
-    failed: dict[str, str]
+    failed: dict[str, str]  # by the cell's name, why
+    unfinished: tuple[str, ...]  # cells that have neither failed nor any result yet
 
     @property
     def about(self) -> dict[str, Any]:
@@ -123,6 +142,18 @@ class Results:
     def with_shots(self, shots: int) -> list[Row]:
         return [row for row in self.rows if shots in row.shots()]
 
+    def networks(self) -> dict[str, list[Row]]:
+        """The base networks of the first seeds, each with the rows that start from it."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.results[0]["base"], []).append(row)
+        return found
+
+    def recipe(self, network: str) -> dict[str, Any]:
+        """The settings by section that a base network was trained with; empty where they are not kept."""
+        path = self.folder / "base" / network / "config.toml"
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
 
 def read(folder: Path) -> Results:
     """What `fscil bench` or `fscil study` has written so far."""
@@ -134,17 +165,21 @@ def read(folder: Path) -> Results:
         )
     grid = read_json(path)
     labels: dict[str, list[Path]] = {}
-    failed = {}
+    failed, unfinished = {}, []
     for cell in grid["cells"]:
         place = folder / "cells" / cell["name"]
         if (place / "failed.txt").exists():
             failed[cell["name"]] = (place / "failed.txt").read_text(encoding="utf-8").strip().splitlines()[-1]
         if (place / "results.json").exists():
             labels.setdefault(cell["label"], []).append(place)
+        elif cell["name"] not in failed:
+            unfinished.append(cell["name"])
     if not labels:
-        raise StoreError(f"{folder}: no cell is finished yet. Go on with: {grid['command']}")
+        reasons = [f"{name} failed: {problem}" for name, problem in failed.items()]
+        found = "\n".join([f"{folder}: no cell is finished yet.", *reasons])
+        raise StoreError(f"{found}\nGo on with: {grid['command']}")
     rows = [Row(label, tuple(found), tuple(_results(place) for place in found)) for label, found in labels.items()]
-    return Results(folder, grid["kind"], grid["command"], tuple(_in_order(rows)), failed)
+    return Results(folder, grid["kind"], tuple(_in_order(rows)), failed, tuple(unfinished))
 
 
 def _results(place: Path) -> dict[str, Any]:

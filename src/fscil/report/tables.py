@@ -72,7 +72,7 @@ def _table(results: Mapping[str, Any], shots: int) -> Table:
         paper = None
     groups = []
     for measure, name in MEASURES.items():
-        rows = [["this run", *_own_row(walks, measure)]]
+        rows = [["this run", *_own_row(walks, measure, protocol["sessions"])]]
         if paper and measure == "average":
             rows.append(["ALICE, paper", *(f"{value:.1f}" for value in paper["average"]), f"{paper['pd']:.1f}"])
         if paper and measure == "harmonic":
@@ -89,23 +89,32 @@ def _title(results: Mapping[str, Any], shots: int) -> str:
 
 def _open_set_table(results: Mapping[str, Any], shots: int) -> Table:
     walks = [walk for walk in results["walks"] if walk["shots"] == shots]
-    judged = range(results["protocol"]["sessions"])  # after the last session nothing is unknown
+    # After the last session nothing is unknown.
+    judged = [place for place, step in enumerate(walks[0]["sessions"]) if "openset" in step]
+    sessions = [str(walks[0]["sessions"][place]["session"]) for place in judged]
     groups = []
     for measure, name in OPEN_SET_MEASURES.items():
         rows = []
         for score in walks[0]["sessions"][0]["openset"]:
             figures = [[walk["sessions"][session]["openset"][score][measure] for session in judged] for walk in walks]
             means = [sum(row) / len(row) for row in figures]
-            rows.append([score, *map(_cell, zip(*figures, strict=True)), _cell(means)])
+            rows.append([score, *_session_cells(figures), _cell(means)])
         groups.append((name, rows))
     note = "Unknown are the test images of the classes of later sessions"
-    return Table(f"{_title(results, shots)}: unknown images", ["", *map(str, judged), "mean"], groups, [note])
+    return Table(f"{_title(results, shots)}: unknown images", ["", *sessions, "mean"], groups, [note])
 
 
-def _own_row(walks: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
-    sessions = range(len(walks[0]["sessions"]))
-    cells = [_cell([walk["sessions"][session][measure] for walk in walks]) for session in sessions]
+def _own_row(walks: Sequence[Mapping[str, Any]], measure: str, sessions: int) -> list[str]:
+    """A session that was not judged has no figure."""
+    found = [{step["session"]: step[measure] for step in walk["sessions"]} for walk in walks]
+    cells = _session_cells([[steps.get(session) for session in range(sessions + 1)] for steps in found])
     return [*cells, _cell([walk["pd"] for walk in walks]) if measure == "average" else "-"]
+
+
+def _session_cells(walks: Sequence[Sequence[float | None]]) -> list[str]:
+    """Draws begin after session 0, which is the same in every walk: it has no interval."""
+    first, *later = zip(*walks, strict=True)
+    return [_cell(first[:1]), *map(_cell, later)]
 
 
 def _cell(values: Sequence[float | None]) -> str:

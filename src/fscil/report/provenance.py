@@ -1,0 +1,127 @@
+"""What a reader must know of how figures came about: settings unlike the paper's, the losses, times, commands."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fscil.config import flatten, load_recipe
+from fscil.progress import clock
+from fscil.report.blocks import TableBlock
+from fscil.report.collect import Results, Row
+from fscil.report.tables import DATA_NAMES
+
+KEPT = {"images": "images", "floats": "numbers"}
+
+ALSO_COUNTED = {
+    "cec": "CEC's episodes are counted too",
+    "joint": "joint training counts the training anew for its last session too",
+}
+
+
+def departures(results: Results) -> list[str]:
+    """Settings unlike the paper's for the same row, with the paper's in brackets, and in which rows if not in all."""
+    found: dict[str, list[Row]] = {}
+    for row in results.rows:
+        for key, (here, there) in _unlike_the_paper(results, row).items():
+            found.setdefault(f"{key} = {_plain(here)} ({_plain(there)})", []).append(row)
+    everywhere = [setting for setting, rows in found.items() if len(rows) == len(results.rows)]
+    partly = [f"{setting} in {_which(results, rows)}" for setting, rows in found.items() if setting not in everywhere]
+    return everywhere + partly
+
+
+def _unlike_the_paper(results: Results, row: Row) -> dict[str, tuple[Any, Any]]:
+    """key -> (here, in the paper). A row of a study switches parts off, as the same row of the paper's study does."""
+    changed = row.results[0]["departures"]
+    if results.kind == "bench" or results.about["data"] not in DATA_NAMES:
+        return {key: (here, there) for key, (here, there) in changed.items() if key != "method"}
+    from fscil.studies import ablation, margin_and_scale
+
+    recipe = load_recipe(results.about["data"])
+    study = {"ablation": ablation, "margin-scale": margin_and_scale}[results.kind]
+    same_row = [cell.config for cell in study(recipe, [recipe.train.seed]) if cell.label == row.label]
+    paper = flatten(same_row[0] if same_row else recipe)
+    mine = flatten(recipe) | {key: here for key, (here, _) in changed.items()}
+    return {key: (mine[key], paper[key]) for key in paper if mine[key] != paper[key]}
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _which(results: Results, rows: Sequence[Row]) -> str:
+    """These rows by name, or the others if they are fewer."""
+    others = [row for row in results.rows if row not in rows]
+    if not others:
+        return "all rows"
+    few, start = (others, "all but ") if len(others) < len(rows) else (rows, "")
+    return start + " and ".join(f'"{row.title}"' for row in few)
+
+
+def cross_entropy(results: Results) -> str:
+    """Which cross-entropy it is, in the rows whose base network was trained by it; empty where none was."""
+    kinds: dict[str, list[Row]] = {}
+    for network, rows in results.networks().items():
+        recipe = results.recipe(network)
+        if recipe and recipe["loss"]["kind"] == "softmax":
+            cosine = f"cosine head, scale {recipe['loss']['scale']:g}, no margin"
+            kinds.setdefault(cosine if recipe["model"]["head"] == "cosine" else "linear head", []).extend(rows)
+    return " ".join(
+        f"Base training by cross-entropy in {_which(results, rows)}: {kind}." for kind, rows in kinds.items()
+    )
+
+
+def provenance(results: Results) -> TableBlock:
+    """Per row: what was trained, for how long, what is kept, and the numbers of the commands that made it."""
+    commands = list(dict.fromkeys(command for row in results.rows for command in row.commands()))
+    header = ["", "backbone", "parameters", "images in training before the sessions", "time of base training"]
+    header += [
+        "time of the rest",
+        "memory kept",
+        "seeds",
+        *(f"draws, {shots}-shot" for shots in results.shots()),
+        "command",
+    ]
+    body: list[tuple[str, Sequence[str]]] = []
+    for row in results.rows:
+        first = row.results[0]
+        training = [result["training"] for result in row.results]
+        seconds = [one["seconds"] for one in training if one.get("seconds")]
+        walks = [walk for result in row.results for walk in result["walks"]]
+        memory = max((walk["memory"] for walk in walks), key=lambda kept: (kept["images"], kept["floats"]))
+        rest = sum(result["fit_seconds"] for result in row.results) + sum(walk["seconds"] for walk in walks)
+        cells = [
+            row.title,
+            first["backbone"],
+            f"{first['parameters']:,}",
+            f"{first['training']['images_seen']:,}",
+            clock(sum(seconds) / len(seconds)) if seconds else "-",
+            clock(rest),
+            ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
+            _listed([one["seed"] for one in training]),
+            *(_listed(row.draws(shots)) or "-" for shots in results.shots()),
+            ", ".join(str(commands.index(command) + 1) for command in row.commands()),
+        ]
+        body.append(("ours", cells))
+    machine = results.about["machine"]
+    counted = [text for method, text in ALSO_COUNTED.items() if any(row.method == method for row in results.rows)]
+    note = (
+        f"{'; '.join(['Images in training: every view and every mixture is one', *counted])}. Base training is per "
+        "seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds and draws. "
+        f"Machine: {machine['cores']} cores, {machine['device']}, {machine['system']}, torch {machine['torch']}. "
+        "The commands, by their numbers:"
+    )
+    return TableBlock("How these figures were made", header, body, note, commands)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Words and numbers in order; three or more numbers that follow each other as 0–9."""
+    numbers = sorted(value for value in values if isinstance(value, int))
+    parts = [str(value) for value in values if not isinstance(value, int)]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    for run in runs:
+        parts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run)
+    return ", ".join(parts)
