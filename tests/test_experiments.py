@@ -16,11 +16,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fscil import experiments
+from fscil import experiments, sessions
 from fscil.config import load_recipe
 from fscil.data.images import ArrayPixels, Dataset, Images
 from fscil.errors import ConfigError, DataError, ProtocolError, StoreError
-from fscil.methods import Alice
+from fscil.methods import METHODS, Alice
+from fscil.methods.cec import Cec
+from fscil.methods.pretraining import BaseNetwork
 from fscil.models import build_backbone
 from fscil.openset import SCORES
 from fscil.protocol import Protocol, published_draw
@@ -134,6 +136,8 @@ def test_the_table_is_that_of_the_predictions(run, images):
             ]
             if scores[0] is None:
                 assert row[1 + session] == "-"
+            elif session == 0:  # draws do not touch it
+                assert float(row[1]) == pytest.approx(100 * scores[0], abs=0.05 + 1e-9)
             else:
                 interval = student * statistics.stdev(scores) / 2
                 printed = re.fullmatch(r"(\d+\.\d) ±(\d+\.\d)", row[1 + session]).groups()
@@ -306,6 +310,39 @@ def test_class_folders_whose_names_are_no_unicode(tmp_path):
     run = train(small_config("protocol.base_classes=2", "train.epochs=1"), tmp_path / "run", root)
     results = experiments.evaluate(run, root, CPU, quiet=True)
     check_against_predictions(run, results)
+
+
+def test_joint_is_judged_at_the_beginning_and_the_end(tmp_path, images):
+    """Each look is a training; the bench looks no more often."""
+    run = train(small_config("method=joint", "train.epochs=1"), tmp_path / "run", images)
+    results = experiments.evaluate(run, images, CPU, shots=(1,), quiet=True)
+    assert [step["session"] for step in results["walks"][0]["sessions"]] == [0, 3]
+
+
+@pytest.mark.parametrize("method", ["alice", "finetune", "cec", "joint"])
+def test_images_seen_are_those_that_pass_the_network(method, monkeypatch):
+    """Counted where they pass; of joint's sessions the last, which is a training on everything."""
+    passed = []
+
+    def counting(owner, name):
+        plain = getattr(owner, name)
+
+        def counted(self, images):
+            passed.append(len(images))
+            return plain(self, images)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    counting(BaseNetwork, "forward")
+    counting(Cec, "_encode")
+    config = small_config(f"method={method}", "mixing.repeats=0", "incremental.steps=1")
+    dataset, protocol = tiny_dataset(), Protocol(6, 2, 3, shots=2)
+    learner = METHODS[method](config, Trainer(config.train, CPU, quiet=True))
+    base = sessions.base_images(dataset, protocol)
+    learner.fit_base(base, (2,))
+    for _ in sessions.walk(learner, dataset, protocol, judged=(3,)):
+        pass
+    assert experiments.images_seen(config, base, protocol) == sum(passed)
 
 
 # Before training

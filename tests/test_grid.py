@@ -1,13 +1,15 @@
 """A grid of experiments: what is shared, what is skipped, what goes on after a stop or past a failure."""
 
 import json
+import shlex
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from fscil import data, methods
+from fscil import data, methods, progress
 from fscil.config import load_recipe
 from fscil.errors import ConfigError, StoreError
 from fscil.experiments import evaluate
@@ -15,9 +17,10 @@ from fscil.grid import Cell, Grid, base_key
 from fscil.methods import Alice
 from fscil.methods.pretraining import plain_recipe
 from fscil.runs import Run
+from fscil.store import load_tensors, save_tensors
 from fscil.studies import ablation, comparison, default_methods, margin_and_scale
 from fscil.words import class_vectors
-from helpers import call, sets, small_config, write_images
+from helpers import NAMES, call, sets, small_config, write_images
 
 CPU = torch.device("cpu")
 QUICK = ("train.epochs=1", "incremental.steps=1", "protocol.draw=0")
@@ -34,6 +37,13 @@ def grid(out, photos, cells, said=None):
 
 def results(out, name):
     return json.loads((out / "cells" / name / "results.json").read_text())
+
+
+def write_vectors(path, seed):
+    random = np.random.default_rng(seed)
+    lines = [" ".join([name, *(f"{value:.4f}" for value in random.normal(size=8))]) for name in NAMES]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def trained(out):
@@ -67,16 +77,24 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
         replace(config, protocol=replace(config.protocol, shots=(3,), draw=7)),
         replace(config, test=replace(config.test, prototypes="all")),
         replace(config, incremental=replace(config.incremental, steps=1)),
+        replace(config, data=replace(config.data, word_vectors="words.txt")),
     ]
     other = [
         replace(config, train=replace(config.train, seed=1)),
         replace(config, loss=replace(config.loss, margin=0.1)),
         replace(config, protocol=replace(config.protocol, base_classes=5)),
         replace(config, loss=replace(config.loss, scale=10.0)),
+        replace(config, data=replace(config.data, test_share=0.3)),  # some of its training images are for testing here
         plain_recipe(config),
     ]
     assert {base_key(one) for one in same} == {base_key(config)}
-    assert len({base_key(one) for one in [config, *other]}) == 6
+    assert len({base_key(one) for one in [config, *other]}) == 7
+
+
+def test_the_keys_of_networks_trained_before_stay():
+    """Folders of earlier versions hold networks under these names."""
+    config = load_recipe("cifar100")
+    assert (base_key(config), base_key(plain_recipe(config))) == ("ec854aafe4db", "66f9829c1c27")
 
 
 def test_what_is_done_is_not_done_again(tmp_path, photos):
@@ -142,12 +160,147 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path, photos):
     grid(tmp_path, photos, [Cell("alice", small_config(*QUICK))]).run("bench", (2,), [0])
     problems = grid(tmp_path, photos, [Cell("alice", small_config(*QUICK, "loss.margin=0.1"))]).run("bench", (2,), [0])
     assert "loss.margin = 0.4 there, 0.1 here" in problems["alice-seed0"]
+    assert not (tmp_path / "cells/alice-seed0/failed.txt").exists(), "nothing is wrong with what is there"
+
+
+def test_settings_that_led_to_nothing_can_be_corrected(tmp_path, photos):
+    wrong = small_config(*QUICK, "model.init=pretrained")  # there are no such weights
+    assert "ImageNet weights" in grid(tmp_path, photos, [Cell("alice", wrong)]).run("bench", (2,), [0])["alice-seed0"]
+    assert grid(tmp_path, photos, [Cell("alice", small_config(*QUICK))]).run("bench", (2,), [0]) == {}
+    assert load_recipe(tmp_path / "cells/alice-seed0/config.toml") == small_config(*QUICK)
+
+
+def test_other_photos_in_the_same_folder_are_refused(tmp_path, photos):
+    """Neither for results that are there nor for a new method, which would start from the first photos' network."""
+    cells = comparison(small_config(*QUICK), ["alice"], [0])
+    grid(tmp_path / "out", photos, cells).run("bench", (2,), [0])
+    described = (tmp_path / "out/grid.json").read_text()
+    fewer = shutil.copytree(photos, tmp_path / "fewer")
+    (fewer / "train" / "鹿" / "train0.png").unlink()
+    others = write_images(tmp_path / "others", names=tuple("abcdefghijkl"))
+    for root, told in ((fewer, '"鹿" has 6 training and 3 test images there, 5 and 3 here'), (others, '"ant" has 6')):
+        for methods_ in (["alice"], ["finetune"]):
+            with pytest.raises(ConfigError, match=f"results of other images: {told}"):
+                grid(tmp_path / "out", root, comparison(small_config(*QUICK), methods_, [0])).run("bench", (2,), [0])
+    with pytest.raises(ConfigError, match="folder there, glyphs here"):
+        grid(tmp_path / "out", None, comparison(load_recipe("glyphs"), ["cec"], [0])).run("bench", (2,), [0])
+    assert (tmp_path / "out/grid.json").read_text() == described
+    said = []
+    moved = shutil.copytree(photos, tmp_path / "moved")
+    assert grid(tmp_path / "out", moved, cells, said).run("bench", (2,), [0]) == {}
+    assert said == ["alice-seed0: done before"]
+
+
+def test_photos_that_led_to_nothing_can_be_corrected(tmp_path, photos):
+    few = write_images(tmp_path / "few", train=1)
+    cells = [Cell("alice", small_config(*QUICK))]
+    assert "too few" in grid(tmp_path / "out", few, cells).run("bench", (2,), [0])["alice-seed0"]
+    assert grid(tmp_path / "out", photos, cells).run("bench", (2,), [0]) == {}
+
+
+def test_other_word_vectors_in_the_same_folder_are_refused(tmp_path, photos):
+    """It is what they say that counts, not where they lie."""
+
+    def run(vectors, draws):
+        config = small_config(*QUICK, f"data.word_vectors={vectors}")
+        return grid(tmp_path / "out", photos, comparison(config, ["semantic_kd", "alice"], [0])).run(
+            "bench", (2,), draws
+        )
+
+    first, second = (write_vectors(tmp_path / f"{seed}.txt", seed) for seed in (0, 1))
+    assert run(first, [0]) == {}
+    for draws in ([0], [0, 1]):
+        assert list(run(second, draws)) == ["semantic-kd-seed0"]
+    assert "other word vectors than" in run(second, [0])["semantic-kd-seed0"]
+    assert run(first.rename(tmp_path / "moved.txt"), [0, 1]) == {}
+    assert len(results(tmp_path / "out", "semantic-kd-seed0")["walks"]) == 2
+
+
+def test_another_kind_in_the_same_folder_is_refused(tmp_path, photos):
+    cells = [Cell("m=0 s=30", small_config(*QUICK))]
+    grid(tmp_path, photos, cells).run("margin-scale", (2,), [0])
+    with pytest.raises(ConfigError, match="holds the cells of margin-scale, not of bench"):
+        grid(tmp_path, photos, comparison(small_config(*QUICK), ["alice"], [0])).run("bench", (2,), [0])
+    assert json.loads((tmp_path / "grid.json").read_text())["kind"] == "margin-scale"
+
+
+def test_folders_of_earlier_versions_are_gone_on_with(tmp_path, photos):
+    """What they did not write down is not asked for."""
+    vectors = write_vectors(tmp_path / "words.txt", 0)
+    cells = comparison(small_config(*QUICK, f"data.word_vectors={vectors}"), ["semantic_kd"], [0])
+    grid(tmp_path / "out", photos, cells).run("bench", (2,), [0])
+    cell = tmp_path / "out/cells/semantic-kd-seed0"
+    (cell / "word_vectors.sha256").unlink()
+    (fitted,) = cell.glob("fitted-*")
+    save_tensors(fitted, load_tensors(fitted)[0], {"method": "semantic_kd"})
+    old = results(tmp_path / "out", "semantic-kd-seed0")
+    del old["walks"][0]["command"]
+    (cell / "results.json").write_text(json.dumps(old))
+    described = json.loads((tmp_path / "out/grid.json").read_text())
+    del described["data"]
+    (tmp_path / "out/grid.json").write_text(json.dumps(described))
+    assert grid(tmp_path / "out", photos, cells).run("bench", (2,), [0, 1]) == {}
+    assert results(tmp_path / "out", "semantic-kd-seed0")["walks"][0] == old["walks"][0]
+
+
+def test_every_walk_knows_its_command(tmp_path, photos):
+    out = tmp_path / "my grid"
+    start = ["bench", "folder", "--data", photos, "--methods", "alice,alice", "--shots", "2", "--out", out, "--quiet"]
+    commands = [[*start, *sets(*QUICK, *more)] for more in (["about=one; two"], ["about=three"])]
+    commands[1] += ["--draws", "2"]
+    for command in commands:
+        assert call(*command) == 0
+    assert [cell["name"] for cell in json.loads((out / "grid.json").read_text())["cells"]] == ["alice-seed0"]
+    found = results(out, "alice-seed0")
+    spelt = [["fscil", *map(str, command)] for command in commands]
+    assert [shlex.split(walk["command"]) for walk in found["walks"]] == spelt
+    assert shlex.split(found["command"]) == spelt[0]
+
+
+def test_seeds_begin_with_the_recipes(tmp_path, photos):
+    options = ["--data", photos, "--methods", "alice", "--shots", "2", "--seeds", "2", "--out", tmp_path, "--quiet"]
+    assert call("bench", "folder", *options, *sets(*QUICK, "train.seed=5")) == 0
+    assert sorted(path.name for path in (tmp_path / "cells").iterdir()) == ["alice-seed5", "alice-seed6"]
+
+
+def test_progress_tells_the_walk(tmp_path, photos, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    cells = comparison(small_config(*QUICK), ["alice", "finetune"], [0])
+    Grid(tmp_path, cells, photos, CPU, [].append).run("bench", (2, 1), [0, 1])
+    lines = capsys.readouterr().err.splitlines()
+    told = [line.partition(": finetune: ")[0] for line in lines if ": finetune: 1/1" in line]
+    walks = ["2-shot draw 0 (1/4)", "2-shot draw 1 (2/4)", "1-shot draw 0 (3/4)", "1-shot draw 1 (4/4)"]
+    assert told == [f"[2/2] finetune, seed 0, {walk}" for walk in walks for _ in range(3)]
+
+
+def test_no_sessions_but_the_base(tmp_path, photos):
+    said = []
+    cells = [Cell("alice", small_config(*QUICK, "protocol.sessions=0"))]
+    assert grid(tmp_path, photos, cells, said).run("bench", (2,), [0]) == {}
+    assert said[-1].startswith("alice-seed0: average accuracy ")
+
+
+def test_the_seconds_of_fitting_outlast_a_stop(tmp_path, photos, monkeypatch):
+    """Loading what was fitted before the stop takes no time worth telling."""
+    cells, learn = [Cell("alice", small_config(*QUICK))], Alice.learn
+
+    def stop(self, new):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Alice, "learn", stop)
+    with pytest.raises(KeyboardInterrupt):
+        grid(tmp_path, photos, cells).run("bench", (2,), [0])
+    (fitted,) = (tmp_path / "cells/alice-seed0").glob("fitted-*")
+    tensors, about = load_tensors(fitted)
+    assert about["seconds"] >= 0
+    save_tensors(fitted, tensors, {**about, "seconds": 1234.5})
+    monkeypatch.setattr(Alice, "learn", learn)
+    assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
+    assert results(tmp_path, "alice-seed0")["fit_seconds"] == 1234.5
 
 
 def test_predictions_are_kept_with_the_figures(tmp_path, photos):
     grid(tmp_path, photos, [Cell("alice", small_config(*QUICK))]).run("bench", (2,), [0])
-    from fscil.store import load_tensors
-
     tensors, about = load_tensors(tmp_path / "cells/alice-seed0/predictions/2-shot-draw-0.safetensors")
     assert about["shots"] == 2
     steps = results(tmp_path, "alice-seed0")["walks"][0]["sessions"]
@@ -203,6 +356,23 @@ def test_the_margin_and_scale_study_is_two_sweeps():
     assert {(cell.config.views.count, cell.config.mixing.repeats) for cell in cells} == {(2, 0)}
 
 
+def batches(recipe, *assignments):
+    config = load_recipe(recipe, assignments)
+    return [[cell.config.train.batch for cell in study(config, [0])] for study in (ablation, margin_and_scale)]
+
+
+def test_without_class_augmentation_the_papers_batch_is_512():
+    assert batches("cifar100") == [[512] * 6 + [128], [512] * 12]
+    assert batches("mini_imagenet", "train.seed=3", "train.checkpoint_minutes=1") == [[512] * 6 + [64], [512] * 12]
+
+
+def test_training_settings_of_ones_own_have_one_batch():
+    assert batches("cifar100", "train.epochs=10") == [[128] * 7, [128] * 12]
+    assert batches("cifar100", "train.batch=64") == [[64] * 7, [64] * 12]
+    own = load_recipe("glyphs").train.batch
+    assert batches("glyphs") == [[own] * 7, [own] * 12]
+
+
 def test_a_comparison_is_equal_but_for_method_and_seed():
     config = load_recipe("glyphs")
     cells = comparison(config, ["alice", "cec"], [0, 1])
@@ -222,6 +392,15 @@ def test_methods_that_need_word_vectors_wait_for_them():
     plain, with_words = load_recipe("cifar100"), load_recipe("cifar100", ["data.word_vectors=some.txt"])
     assert {*default_methods(with_words)} - {*default_methods(plain)} == {"semantic_kd", "synthesized"}
     assert "joint" not in default_methods(with_words)
+
+
+def test_a_new_method_says_itself_whether_it_runs_by_default(monkeypatch):
+    costly, wordy = type("Costly", (Alice,), {"judged": "last"}), type("Wordy", (Alice,), {"needs_words": True})
+    for name, method in {"costly": costly, "wordy": wordy, "plain": Broken}.items():
+        monkeypatch.setitem(methods.METHODS, name, method)
+    plain, with_words = load_recipe("cifar100"), load_recipe("cifar100", ["data.word_vectors=some.txt"])
+    assert {"costly", "wordy", "plain"} & {*default_methods(plain)} == {"plain"}
+    assert {"costly", "wordy", "plain"} & {*default_methods(with_words)} == {"wordy", "plain"}
 
 
 def test_the_embedded_data_set_has_vectors_for_its_names():

@@ -146,6 +146,19 @@ def test_all_ways_start_from_the_same_state(dataset):
         assert one.rows.tolist() == two.rows.tolist()[::2]
 
 
+class Costly(Witness):
+    judged = "last"
+
+
+def test_a_method_may_want_to_be_judged_at_the_end_only(dataset):
+    """It learns every session all the same."""
+    method = Costly()
+    (walk,) = sessions.walk_all(method, dataset, PROTOCOL, [2], [4])
+    assert [(result.session, result.classes) for result in walk.sessions] == [(0, 6), (3, 12)]
+    (walk,) = sessions.walk_all(method, dataset, PROTOCOL, [2], [4], judged=(1,))
+    assert [(result.session, result.classes) for result in walk.sessions] == [(1, 8)]
+
+
 def test_a_class_without_a_test_image_is_named():
     counts = [3] * 12
     counts[9] = counts[4] = 0

@@ -17,6 +17,7 @@ from fscil.data import Dataset, Resize
 from fscil.data.images import Images
 from fscil.errors import ConfigError, FscilError, ProtocolError, StoreError
 from fscil.methods import METHODS, Alice, Method
+from fscil.methods.cec import QUERIES, WAY, episodes_of
 from fscil.methods.parts import backbone_of, preprocess_of
 from fscil.methods.pretraining import BaseNetwork, base_network, base_step, pretrain
 from fscil.metrics import confusion_matrix, performance_drop
@@ -28,6 +29,7 @@ from fscil.sessions import Walk, base_images, test_images, walk_all
 from fscil.store import load_tensors, save_tensors, write_json, write_text
 from fscil.training import Trainer
 
+PAPER_DATA = ("cifar100", "mini_imagenet", "cub200")  # whose recipes here are the paper's
 LONG = 6 * 3600.0  # seconds of training on a CPU beyond which a shorter way is suggested
 
 
@@ -213,12 +215,11 @@ def evaluate(
 
 def summary(config: Config, dataset: Dataset, protocol: Protocol, run: Run) -> dict[str, Any]:
     """What a reader of figures must know of how they came about. run: where the base network was trained."""
-    base = len(base_images(dataset, protocol))
-    recipe = method_class(config).base_recipe(config)
+    base = base_images(dataset, protocol)
     return {
         "schema": 1,
         "data": config.data.name,
-        "images": {"base training": base, "test": len(dataset.test)},
+        "images": {"base training": len(base), "test": len(dataset.test)},
         "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
         "method": config.method,
         "prototypes": config.test.prototypes,
@@ -228,23 +229,37 @@ def summary(config: Config, dataset: Dataset, protocol: Protocol, run: Run) -> d
             "epochs": config.train.epochs,
             "seed": config.train.seed,
             "seconds": run.about().get("seconds"),
-            "images_seen": images_seen(recipe, base),
+            "images_seen": images_seen(config, base, protocol),
         },
         "departures": departures(config),
         "machine": machine(),
     }
 
 
-def images_seen(recipe: Config, base: int) -> int:
-    """How many images pass the network in base training: every view and every mixture counts."""
-    steps = recipe.train.epochs * max(1, base // recipe.train.batch)
+def images_seen(config: Config, base: Images, protocol: Protocol) -> int:
+    """How many images pass the network before the sessions, CEC's pretended ones included: every view and mixture.
+
+    joint is a training anew on all data, which is what counts: that of the last session is added.
+    """
+    recipe = method_class(config).base_recipe(config)
+    seen = _seen_in_training(recipe, len(base))
+    if config.method == "cec":
+        way, each = min(WAY, len(base.counts)), np.mean([min(1 + QUERIES, count) for count in base.counts.values()])
+        seen += episodes_of(config, base) * 2 * way * float(each)  # every image as it is, and turned
+    if config.method == "joint" and protocol.sessions:
+        seen += _seen_in_training(recipe, len(base) + protocol.sessions * protocol.way * protocol.shots)
+    return round(seen)
+
+
+def _seen_in_training(recipe: Config, images: int) -> float:
+    steps = recipe.train.epochs * max(1, images // recipe.train.batch)
     mixtures = recipe.mixing.repeats * (1 - recipe.mixing.start)
-    return round(steps * min(recipe.train.batch, base) * recipe.views.count * (1 + mixtures))
+    return steps * min(recipe.train.batch, images) * recipe.views.count * (1 + mixtures)
 
 
 def departures(config: Config) -> dict[str, list[Any]]:
     """Settings in which a run differs from the paper's recipe for the same data: key -> [here, in the paper]."""
-    if config.data.name not in ("cifar100", "mini_imagenet", "cub200"):
+    if config.data.name not in PAPER_DATA:
         return {}
     here, paper = flatten(config), flatten(load_recipe(config.data.name))
     harmless = [

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fscil.data.images import Dataset, Images
 from fscil.errors import DataError
-from fscil.methods.base import Memory, Method
+from fscil.methods.base import Memory, Method, judged_last
 from fscil.metrics import OpenSet, Scores, open_set, session_scores
 from fscil.openset import SCORES, Evidence
 from fscil.protocol import Draw, Protocol
@@ -109,7 +109,12 @@ def walk_all(
     openset: bool = False,
     judged: Container[int] | None = None,
 ) -> Iterator[Walk]:
-    """Every number of shots under every draw, each from the same state after the base session."""
+    """Every number of shots under every draw, each from the same state after the base session.
+
+    judged: only after these sessions; None: as the method wants it.
+    """
+    if judged is None and judged_last(type(method)):
+        judged = (0, protocol.sessions)
     start: dict[str, Any] = method.state()
     for count in shots:
         for draw in draws:

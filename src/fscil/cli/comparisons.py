@@ -19,7 +19,9 @@ commands = typer.Typer()
 Recipe = Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
 Shots = Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each network: seeds 0, 1, …")]
+Seeds = Annotated[
+    int, typer.Option(min=1, help="Trainings of each network: the recipe's train.seed, and the ones after it.")
+]
 Draws = Annotated[
     int, typer.Option(min=0, help="Seeded draws of the few images, beside the recipe's own (the published one).")
 ]
@@ -54,7 +56,8 @@ def bench(
     config = load_recipe(recipe, [*(set_ or []), *vectors])
     chosen = [name.strip() for name in methods.split(",")] if methods else default_methods(config)
     folder = out or Path("runs") / f"bench-{Path(recipe).stem}"
-    _run("bench", config, comparison(config, chosen, range(seeds)), folder, data, shots, draws, device, quiet)
+    cells = comparison(config, chosen, _seeds(config, seeds))
+    _run("bench", config, cells, folder, data, shots, draws, device, quiet)
 
 
 @commands.command()
@@ -82,7 +85,12 @@ def study(
         raise ConfigError(f"study {which}: no such study. Known are {', '.join(makers)}.")
     config = load_recipe(recipe, set_ or [])
     folder = out or Path("runs") / f"{which}-{Path(recipe).stem}"
-    _run(which, config, makers[which](config, range(seeds)), folder, data, shots, draws, device, quiet)
+    cells = makers[which](config, _seeds(config, seeds))
+    _run(which, config, cells, folder, data, shots, draws, device, quiet)
+
+
+def _seeds(config: "Config", count: int) -> range:
+    return range(config.train.seed, config.train.seed + count)
 
 
 def _run(

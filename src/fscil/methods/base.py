@@ -20,7 +20,10 @@ class Memory:
 
 
 class Method(Protocol):
-    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there."""
+    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there.
+
+    Two things a class may say besides, and most do not: `judged = "last"` and `needs_words = True`, see below.
+    """
 
     def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
         """class_names: of all classes, by arrival, for methods that use what names mean."""
@@ -54,3 +57,13 @@ class Method(Protocol):
         ...
 
     def load_state(self, state: dict[str, Tensor]) -> None: ...
+
+
+def judged_last(method: type[Method]) -> bool:
+    """`judged = "last"`: being asked for scores is so costly that only session 0 and the last are looked at."""
+    return bool(getattr(method, "judged", "all") == "last")
+
+
+def needs_words(method: type[Method]) -> bool:
+    """`needs_words = True`: cannot do without word vectors of the class names."""
+    return bool(getattr(method, "needs_words", False))
