@@ -114,7 +114,7 @@ class TrainConfig:
 class IncrementalConfig:
     """How the compared systems that go on training learn a session; ALICE does not train then."""
 
-    steps: int = 100  # per session, for every system alike
+    steps: int = 100  # per session; docs/methods.md says which systems take more
     batch: int = 128
     lr: float = 0.1
     exemplars: int = 5  # images kept per class, by the systems that keep any

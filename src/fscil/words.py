@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fscil.data.listing import few
-from fscil.errors import ConfigError, DataError
+from fscil.errors import ConfigError, DataError, StoreError
 
 Vector = NDArray[np.float32]
 
@@ -144,3 +144,9 @@ def _numbers(values: Sequence[bytes], size: int, where: str) -> Vector:
 def _damaged(where: str, size: int) -> DataError:
     what = f"a name and {size} numbers" if size else "a name and its numbers"
     return DataError(f"{where} is not {what}. Mend or remove it.")
+
+
+def check_unchanged(before: Vector, now: Vector) -> None:
+    """Vectors of the same classes: what was learned under others would be read as nonsense."""
+    if before.shape != now.shape or not np.array_equal(before, now):
+        raise StoreError("the word vectors are not those this was learned with. Give the same file, or start anew.")

@@ -21,6 +21,8 @@ SHOTS = (2, 1)
 PER_CLASS = {"icarl": 2, "eeil": 2, "lucir": 2}
 OF_BASE_AND_PER_NEW_CLASS = {"topic": (min(400, len(BASE)), 1)}
 KEEPS_EVERYTHING = {"joint"}
+# What a state has beside memory: the network, and what a method learns on top of it.
+NETWORK = {"backbone", "head", "attention", "mapping", "scale"}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,9 @@ def test_the_data_of_an_old_session_is_not_reachable_later(name, make):
         parts = [own_copy(BASE), *(own_copy(session(number)) for number in (1, 2, 3))]
         for number, images in enumerate(parts):
             method.fit_base(images, SHOTS) if number == 0 else method.learn(images)
+            state = method.state()  # all it may take along: features that were cached, say, stay behind
+            method = make()
+            method.load_state(state)
             if spoil:
                 images.pixels.array[:] = 0
         answers.append(method.scores(judged_after(3)))
@@ -153,8 +158,13 @@ def test_memory_within_its_budget(name, fitted):
         method.learn(new)
         seen += len(new)
         kept = method.memory()
-        assert kept.images >= 0
-        assert kept.floats >= 0
+        state = method.state()
+        pixels = [key for key, value in state.items() if value.dtype == torch.uint8]
+        assert sum(len(state[key]) for key in pixels if state[key].ndim == 4) == kept.images
+        assert all(state[key].ndim == 4 for key in pixels)
+        numbers = {key: value.numel() for key, value in state.items() if value.is_floating_point()}
+        network = sum(size for key, size in numbers.items() if key.partition(".")[0] in NETWORK)
+        assert sum(numbers.values()) - network <= kept.floats
         if name in KEEPS_EVERYTHING:
             assert kept.images == seen
         else:

@@ -207,6 +207,32 @@ def test_a_query_alone_scores_as_it_does_among_others(fitted, monkeypatch):
     torch.testing.assert_close(fitted.scores(test), together, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_an_image_is_scored_after_its_own_round_of_attention(fitted):
+    test = part([1] * 6, 10_000)
+    prototypes, features = fitted.network.head.weight, fitted.network.features(test)
+    for scores, feature in zip(fitted.scores(test), features, strict=True):
+        updated, query = naive_attention(fitted.attention, prototypes, feature)
+        expected = F.cosine_similarity(torch.stack(updated), query[None])
+        torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "rate"), [(16, 0.002), (33, 0.0002)])
+def test_the_encoder_learns_slower_on_larger_images(monkeypatch, size, rate):
+    rates = []
+    sgd = torch.optim.SGD
+
+    def watched(groups, lr, *others, **named):
+        rates.append(lr)
+        return sgd(groups, lr, *others, **named)
+
+    method = method_of("train.epochs=1", f"views.size={size}")
+    method.network.fit_base(part([3] * 2, 0))
+    monkeypatch.setattr(torch.optim, "SGD", watched)
+    method._play_sessions(part([3] * 2, 0))
+    assert rates == [rate]
+
+
 def test_classes_must_arrive_in_order(fitted):
     with pytest.raises(ProtocolError, match="numbered from 6"):
         fitted.learn(part([0] * 7 + [2], 100))

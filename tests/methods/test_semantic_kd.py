@@ -8,7 +8,7 @@ import pytest
 import torch
 from word_systems import BASE, DATA, TABLE, build_system, session, write
 
-from fscil.errors import ConfigError, DataError
+from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import semantic_kd
 from fscil.methods.distillation import distillation
 from fscil.methods.feature_training import standardised
@@ -177,7 +177,7 @@ def test_only_the_mapping_goes_on_learning(fitted):
     fitted.learn(session(1))
     after = fitted.state()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"classes", *(f"mapping.mapping.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias"))}
+    assert moved == {"words", *(f"mapping.mapping.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias"))}
 
 
 def test_distillation_holds_the_old_answers(words, state, monkeypatch):
@@ -225,3 +225,9 @@ def test_a_recipe_without_word_vectors_is_refused_before_any_training():
 def test_a_class_without_a_word_vector_is_named(tmp_path):
     with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
         build(write(tmp_path / "short.txt", TABLE[:10]))
+
+
+def test_a_state_is_not_taken_under_other_word_vectors(state, tmp_path):
+    other = build(write(tmp_path / "other.txt", TABLE[:, ::-1]))
+    with pytest.raises(StoreError, match="word vectors are not those"):
+        other.load_state(state)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from word_systems import BASE, CPU, DATA, TABLE, build_system, session, write
 
-from fscil.errors import ConfigError, DataError
+from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import synthesized
 from fscil.methods.distillation import distillation
 from fscil.methods.feature_training import fit, generator_of, standardised
@@ -275,3 +275,9 @@ def test_a_recipe_without_word_vectors_is_refused_before_any_training(tmp_path):
         build("")
     with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
         build(write(tmp_path / "short.txt", TABLE[:10]))
+
+
+def test_a_state_is_not_taken_under_other_word_vectors(state, tmp_path):
+    other = build(write(tmp_path / "other.txt", TABLE[:, ::-1]))
+    with pytest.raises(StoreError, match="word vectors are not those"):
+        other.load_state(state)

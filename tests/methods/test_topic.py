@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from naive import cross_entropy, some_views, watch
 
 from fscil.data.images import Images
 from fscil.methods import topic
@@ -24,7 +25,7 @@ def test_anchor_loss_is_the_mean_mahalanobis_distance():
     for j in range(5):
         away = features[j] - centroids[j]
         total += float(away @ torch.diag(1 / spread[j]) @ away)
-    assert float(anchor_loss(features, centroids, spread)) == pytest.approx(total / (5 * 3), rel=1e-5)
+    assert float(anchor_loss(features, centroids, spread)) == pytest.approx(total / 5, rel=1e-5)
 
 
 def cosine_distance(a, b):
@@ -94,6 +95,36 @@ def rows(images):
     return [(image.tobytes(), int(label)) for image, label in zip(pixels, images.labels, strict=True)]
 
 
+def test_the_loss_of_a_session(monkeypatch):
+    """Cross-entropy with the old outputs as constants, the anchor of all nodes and the min-max loss, weighted."""
+    monkeypatch.setattr(topic, "NODES", 7)
+    method, new = trained(), new_images(4)
+    spread, trainings = method.spread, watch(monkeypatch, topic, method)
+    method.learn(new)
+    (training,) = trainings
+    assert rows(training.images) == rows(new)
+    views, labels = some_views([4, 5, 5])
+    features, scores = training.after(views)
+    pixels, sizes = method.nodes.batch(np.arange(7))
+    held, _ = training.after(method.preprocess(torch.from_numpy(pixels), torch.from_numpy(sizes)))
+    centroids = method.gas.centroids.tolist()
+    anchors = sum(
+        (x - m) ** 2 / v
+        for image, node, variances in zip(held, centroids[:7], spread.tolist(), strict=True)
+        for x, m, v in zip(image, node, variances, strict=True)
+    )
+    own = [*method.nodes.labels.tolist()]
+    apart = naive_min_max(features, labels.tolist(), centroids, own, method.gas.linked.tolist(), 0.5)
+    expected = cross_entropy(scores, labels.tolist()) + 0.5 * anchors / 7 + 0.005 * apart
+    loss = training.loss(views, labels)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+    method.network.head.weight.grad = None
+    loss.backward()
+    assert not method.network.head.weight.grad[:4].any()
+    assert method.network.head.weight.grad[4:].any()
+
+
 def test_each_node_keeps_the_nearest_base_image(monkeypatch):
     monkeypatch.setattr(topic, "NODES", 7)
     method, base = trained(), part([6] * 4, 0)
@@ -151,7 +182,7 @@ def test_a_node_image_is_a_copy():
 
 def test_it_forgets_less_than_fine_tuning_does():
     """From the same network, at the same rate, both learn the same session."""
-    config = small_config("train.epochs=20", "model.width=4", "incremental.steps=30", "incremental.lr=0.1")
+    config = small_config("train.epochs=20", "model.width=4", "incremental.steps=30", "incremental.lr=0.05")
     base, right = part([6] * 4, 0), []
     method = Topic(config, Trainer(config.train, CPU, quiet=True))
     method.fit_base(base, (2,))

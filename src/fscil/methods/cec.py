@@ -30,7 +30,8 @@ from fscil.training import Trainer, load_state
 SCALE = 16.0
 WAY, QUERIES = 15, 15  # an episode: classes, and images of each besides the one that is its prototype
 EPOCHS, EPISODES = 100, 50  # at most, and episodes in each
-ENCODER_RATE, ENCODER_RATE_PRETRAINED, ATTENTION_RATE = 0.002, 0.0002, 0.0002
+ENCODER_RATE_SMALL, ENCODER_RATE, ATTENTION_RATE = 0.002, 0.0002, 0.0002
+SMALL = 32  # pixels: images of this size get the first of the encoder's rates
 MOST_PIXELS = 2**20  # of an episode, kept for the backward pass at once
 MOST_VALUES = 2**24  # in the updated prototypes of all queries scored at once
 
@@ -115,8 +116,7 @@ class Cec:
 
     def _play_sessions(self, base: Images) -> None:
         backbone, total = self.network.backbone, episodes_of(self.config, base)
-        pretrained = self.config.model.init == "pretrained"
-        rates = (ENCODER_RATE_PRETRAINED if pretrained else ENCODER_RATE, ATTENTION_RATE)
+        rates = (ENCODER_RATE_SMALL if self.config.views.size <= SMALL else ENCODER_RATE, ATTENTION_RATE)
         groups = [{"params": list(part.parameters())} for part in (backbone, self.attention)]
         optimizer = torch.optim.SGD(groups, rates[0], 0.9, weight_decay=5e-4, nesterov=True)
         random = np.random.default_rng([self.config.train.seed, 0])

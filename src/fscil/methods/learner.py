@@ -63,7 +63,8 @@ class Learner:
         old = self.head.weight.detach()
         first, count = len(old), len(new.counts)
         check_numbers(new, first)
-        random = torch.randn(count, old.shape[1], generator=torch.Generator().manual_seed(first)).to(old.device)
+        generator = torch.Generator().manual_seed(first + 1_000_003 * self.config.train.seed)
+        random = torch.randn(count, old.shape[1], generator=generator).to(old.device)
         self.head = self._head(first + count)
         self.head.weight.data.copy_(torch.cat([old, random / random.norm(dim=1, keepdim=True) * mean_length(old)]))
         return first

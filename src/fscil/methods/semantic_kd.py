@@ -22,7 +22,7 @@ from fscil.methods.feature_training import SESSION_STEPS, Loss, fit, generator_o
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
-from fscil.words import class_vectors
+from fscil.words import check_unchanged, class_vectors
 
 EPOCHS, BATCH, RATE = 30, 128, 1e-3  # on the base features
 SESSION_RATE = 5e-5
@@ -68,6 +68,8 @@ def superclasses(words: Tensor, seed: int) -> Tensor:
 
 class SemanticKD:
     """Keeps the word vectors of the classes it has seen, and no image."""
+
+    needs_words = True
 
     def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
         self.config, self.trainer = config, trainer
@@ -141,13 +143,14 @@ class SemanticKD:
         return Memory(floats=self._words.numel())
 
     def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, mapping.*, classes"""
+        """backbone.*, head.*, mapping.*, words"""
         mapping = {f"mapping.{name}": value.cpu().clone() for name, value in self._mapping.state_dict().items()}
-        return {**self.network.state(), **mapping, "classes": torch.tensor(self._classes)}
+        return {**self.network.state(), **mapping, "words": self._words.cpu().clone()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state(state)
-        self._classes = int(state["classes"])
+        self._classes = len(state["words"])
+        check_unchanged(state["words"].numpy(), self._words.cpu().numpy())
         self._mapping = self._new_mapping(len(state["mapping.attention.bias"]))
         start = "mapping."
         own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}

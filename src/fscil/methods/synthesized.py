@@ -23,7 +23,7 @@ from fscil.methods.feature_training import SESSION_STEPS, Loss, fit, generator_o
 from fscil.methods.learner import Learner, check_numbers
 from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer, load_state
-from fscil.words import class_vectors
+from fscil.words import check_unchanged, class_vectors
 
 EPOCHS, BATCH = 30, 128  # on the base features
 RATE = 1e-3
@@ -111,6 +111,8 @@ def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 class Synthesized:
     """Keeps the word vectors of the classes it has seen, the subspaces and the synthesizer; no image, no feature."""
+
+    needs_words = True
 
     def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
         self.config, self.trainer = config, trainer
@@ -218,17 +220,18 @@ class Synthesized:
         return {"subspaces": self._subspaces, "mapping": self._mapping, "synthesizer": self._synthesizer}
 
     def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, subspaces.*, mapping.*, synthesizer.*, classes"""
+        """backbone.*, head.*, subspaces.*, mapping.*, synthesizer.*, words"""
         tensors = {
             f"{part}.{name}": value.cpu().clone()
             for part, module in self._parts.items()
             for name, value in module.state_dict().items()
         }
-        return {**self.network.state(), **tensors, "classes": torch.tensor(self._classes)}
+        return {**self.network.state(), **tensors, "words": self._words.cpu().clone()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state(state)
-        self._classes = int(state["classes"])
+        self._classes = len(state["words"])
+        check_unchanged(state["words"].numpy(), self._words.cpu().numpy())
         self._new_parts(MixtureOfSubspaces(self.network.backbone.feature_dim, len(state["subspaces.means"])))
         for part, module in self._parts.items():
             start = f"{part}."

@@ -1,8 +1,8 @@
 """TOPIC (Tao et al., CVPR 2020): a neural gas remembers the shape of feature space, and training must not bend it.
 
 Its nodes spread over the features of the base classes. While a session is learned, the image of every node must stay
-where the node is (anchor loss) and be told as what it is, and a new image goes to its class's own node and away from
-the nodes that one is linked with (min-max loss).
+where the node is (anchor loss), and a new image goes to its class's own node and away from the nodes that one is
+linked with (min-max loss).
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ MARGIN = 0.5  # of the cosine distance between a new image and nodes of other cl
 
 
 def anchor_loss(features: Tensor, centroids: Tensor, spread: Tensor) -> Tensor:
-    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes and d."""
-    return ((features - centroids).square() / spread).mean()
+    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes."""
+    return ((features - centroids).square() / spread).sum(1).mean()
 
 
 def min_max_loss(
@@ -112,9 +112,10 @@ class Topic:
             pixels, sizes = self.nodes.batch(some)
             images = self.preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
             features, anchored = self.network.backbone(views), self.network.backbone(images)
-            scores = self.network.classify(torch.cat([features, anchored]))
+            scores = self.network.classify(features)
+            known = scores[:, :first].detach()  # what is said of the old classes is not to change
             return (
-                F.cross_entropy(scores, torch.cat([labels, node_labels[some]]))
+                F.cross_entropy(torch.cat([known, scores[:, first:]], 1), labels)
                 + ANCHOR_WEIGHT * anchor_loss(anchored, centroids[some], spread[some])
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )

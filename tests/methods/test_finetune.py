@@ -1,0 +1,31 @@
+"""Fine-tuning is cross-entropy over all classes on the images of the session, and on nothing else."""
+
+import numpy as np
+import pytest
+from naive import cross_entropy, fitted, session, some_views, watch
+
+from fscil.methods import finetune
+
+
+def test_a_session_is_cross_entropy_on_its_own_images(monkeypatch):
+    method = fitted("finetune", "incremental.steps=4")
+    trainings = watch(monkeypatch, finetune, method)
+    for number in (1, 2):
+        new = session(number)
+        method.learn(new)
+        training = trainings[-1]
+        places = np.arange(len(new))
+        np.testing.assert_array_equal(training.images.labels, new.labels)
+        np.testing.assert_array_equal(training.images.batch(places)[0], new.batch(places)[0])
+        views, labels = some_views([0, 5, *new.counts])
+        _, scores = training.after(views)
+        assert len(scores[0]) == 6 + 2 * number
+        assert training.loss(views, labels).item() == pytest.approx(cross_entropy(scores, labels.tolist()), abs=1e-4)
+
+
+def test_another_seed_starts_the_new_classes_elsewhere():
+    first, second = (fitted("finetune", f"train.seed={seed}").network for seed in (0, 1))
+    for network in (first, second):
+        network.grow(session(1))
+    assert first.head.weight[:6].equal(second.head.weight[:6])
+    assert not first.head.weight[6:].equal(second.head.weight[6:])
