@@ -25,7 +25,7 @@ def test_anchor_loss_is_the_mean_mahalanobis_distance():
     for j in range(5):
         away = features[j] - centroids[j]
         total += float(away @ torch.diag(1 / spread[j]) @ away)
-    assert float(anchor_loss(features, centroids, spread)) == pytest.approx(total / 5, rel=1e-5)
+    assert float(anchor_loss(features, centroids, spread)) == pytest.approx(total / (5 * 3), rel=1e-5)
 
 
 def cosine_distance(a, b):
@@ -115,7 +115,7 @@ def test_the_loss_of_a_session(monkeypatch):
     )
     own = [*method.nodes.labels.tolist()]
     apart = naive_min_max(features, labels.tolist(), centroids, own, method.gas.linked.tolist(), 0.5)
-    expected = cross_entropy(scores, labels.tolist()) + 0.5 * anchors / 7 + 0.005 * apart
+    expected = cross_entropy(scores, labels.tolist()) + 32 * anchors / (7 * len(centroids[0])) + 0.005 * apart
     loss = training.loss(views, labels)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
@@ -154,7 +154,7 @@ def test_a_session_adds_a_node_per_class_and_leaves_the_old_ones_in_place(monkey
 def test_the_anchor_holds_features_in_place(monkeypatch):
     """With it, the images of the nodes end nearer to where they were than without."""
     moved = []
-    for weight in (0.0, 0.5):
+    for weight in (0.0, 32.0):
         monkeypatch.setattr(topic, "ANCHOR_WEIGHT", weight)
         method = trained("incremental.steps=20")
         nodes = method.nodes

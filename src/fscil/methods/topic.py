@@ -25,14 +25,14 @@ from fscil.methods.pretraining import plain_recipe
 from fscil.training import Trainer
 
 NODES = 400  # for the base classes; each new class brings one more
-ANCHOR_WEIGHT = 0.5
+ANCHOR_WEIGHT = 32.0
 MIN_MAX_WEIGHT = 0.005
 MARGIN = 0.5  # of the cosine distance between a new image and nodes of other classes
 
 
 def anchor_loss(features: Tensor, centroids: Tensor, spread: Tensor) -> Tensor:
-    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes."""
-    return ((features - centroids).square() / spread).sum(1).mean()
+    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes and d."""
+    return ((features - centroids).square() / spread).mean()
 
 
 def min_max_loss(
