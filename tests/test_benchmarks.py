@@ -144,6 +144,15 @@ def test_scaling(tmp_path):
         assert f"| {each['exponent']:.2f} |" in printed
 
 
+def test_a_profile_accounts_for_the_whole_step(tmp_path):
+    out = tmp_path / "profile.md"
+    finished("speed_profile.py", "--width", 8, "--batch", 8, "--hidden", 64, "--matmul", 256, "--out", out)
+    rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines() if line.startswith("| ")]
+    shares = {name: int(share.rstrip("%")) for name, share in rows[1:-2]}
+    assert 97 <= sum(shares.values()) <= 103  # each is rounded
+    assert shares["convolution"] > shares["BatchNorm"] > 0
+
+
 def test_an_exponent_is_the_least_squares_slope(benchmark_module):
     sizes = np.array([3.0, 10, 40, 100])
     costs = 7 * sizes**1.7 * np.exp([0.1, -0.1, -0.1, 0.1])
