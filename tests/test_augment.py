@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from scipy import stats
 
+from fscil import augment
 from fscil.augment import (
     PairClasses,
     Views,
@@ -346,6 +347,18 @@ def test_same_generator_same_views_and_the_global_state_is_left_alone():
     assert not torch.equal(first, other)
     assert not torch.equal(first[0], first[1])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("size", [16, 56])
+def test_how_many_images_are_made_at_once_changes_nothing(size, monkeypatch):
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (7, 60, 50, 3), np.uint8))
+    sizes = torch.tensor([[60, 50]] * 7)
+    found = []
+    for numbers in (2**19, 3 * size**2 * 2, 1):
+        monkeypatch.setattr(augment, "CACHED_NUMBERS", numbers)
+        found.append(Views(size)(pixels, sizes, torch.Generator().manual_seed(3)))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=1e-6)
 
 
 def test_views_of_ragged_images_ignore_the_padding():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from fscil.resample import axis_weights, crop_resize
+from fscil.resample import axis_weights, crop_resize, crop_resize_one_by_one
 
 LEVELS = {"bilinear": 1.5, "bicubic": 2.0}
 KINDS = sorted(LEVELS)
@@ -157,3 +157,29 @@ def test_weights_sum_to_one_and_stay_off_the_padding(length, padding, out, data,
     assert not weights[:, :, length:].any()
     mirrored = axis_weights(ends[1], ends[0], extent, out, length + padding, kind)
     torch.testing.assert_close(mirrored, weights.flip(1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "height", "width"), [(32, 32, 32), (84, 92, 92), (84, 60, 84), (224, 256, 341), (8, 200, 31)]
+)
+def test_one_by_one_is_cropping_and_resizing_by_pillow(size, height, width):
+    boxes = [(0, 0, width, height), (width, 0, 0, height), (3, 5, width - 4, height - 1), (width - 4, 5, 3, height - 1)]
+    boxes.append((width // 2, height // 2, width // 2 + 2, height // 2 + 3))
+    images = [noise(height, width, seed, 0, 256) for seed in range(len(boxes))]
+    found = crop_resize_one_by_one(torch.from_numpy(np.stack(images)), torch.tensor(boxes).float(), size)
+    assert found.shape == (len(boxes), 3, size, size)
+    assert found.is_contiguous()
+    for result, image, (left, top, right, bottom) in zip(found, images, boxes, strict=True):
+        box = Image.fromarray(image).crop((min(left, right), top, max(left, right), bottom))
+        resized = box.resize((size, size), Image.Resampling.BILINEAR)
+        expected = np.asarray(ImageOps.mirror(resized) if right < left else resized, np.float64)
+        assert np.abs(255 * result.permute(1, 2, 0).double().numpy() - expected).max() < 1.01
+
+
+def test_one_by_one_agrees_with_all_at_once_away_from_the_border():
+    image, box = noise(64, 80), torch.tensor([[72.0, 8, 8, 56]])
+    pixels, sizes = torch.from_numpy(image[None]), torch.tensor([[64, 80]])
+    together = crop_resize(pixels, sizes, box, 24)
+    alone = crop_resize_one_by_one(pixels, box, 24)
+    inner = (..., slice(2, -2), slice(2, -2))
+    assert (together[inner] - alone[inner]).abs().max() < 1.5 / 255

@@ -8,15 +8,19 @@ looks the same on every device, and never waits for one.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fscil.resample import crop_resize
+from fscil.resample import crop_resize, crop_resize_one_by_one
 
 CROP_ATTEMPTS = 10
+CACHED_NUMBERS = 2**19  # of the images of a view that are made at once on a CPU
+WORTH_A_CALL = 48  # pixels: smaller views are cropped on a CPU as on other devices, all of a batch at once
+
+Change: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of images, and how much of it
 
 
 def _uniform(low: float, high: float, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
@@ -62,45 +66,51 @@ def random_boxes(
 
 def luminance(images: Tensor) -> Tensor:
     """(…, 3, h, w) -> (…, 1, h, w) by the weights of ITU-R 601."""
-    red, green, blue = images.unbind(-3)
-    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(-3)
+    red, green, blue = images.chunk(3, -3)
+    return (0.299 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """(n, 3, h, w) in 0..1 times factor, (n, 1, 1, 1), as are those below."""
-    return (images * factor).clamp(0, 1)
+    return (images * factor).clamp_(0, 1)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Away from, or towards, the image's mean luminance."""
-    mean = luminance(images).mean((-2, -1), keepdim=True)
-    return torch.lerp(mean.expand_as(images), images, factor).clamp(0, 1)
+    mean = luminance(images.mean((-2, -1), keepdim=True))
+    return (images * factor).add_(mean * (1 - factor)).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Away from, or towards, the pixel's own gray."""
-    return torch.lerp(luminance(images).expand_as(images), images, factor).clamp(0, 1)
+    return torch.lerp(luminance(images), images, factor).clamp_(0, 1)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of HSV by shift, in turns; saturation and value stay exactly as they are.
+    """Turn the hue of HSV by shift, in turns; saturation and value stay as they are.
 
-    With value v and chroma c the colour of hue h (in sixths) is v - c * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6
-    and n = 5, 3, 1 for red, green, blue: HSV to RGB without a case distinction.
+    With value v and chroma c the colour of hue h (in sixths of a turn) is v - c * clamp(2 - d, 0, 1), where d is the
+    way round the circle from h to 3, 5 and 1 for red, green and blue. No case is told from another by torch.where,
+    which is many times as slow as arithmetic.
     """
-    red, green, blue = images.unbind(-3)
-    value = images.amax(-3)
-    chroma = value - images.amin(-3)
-    divisor = torch.where(chroma > 0, chroma, 1.0)
-    hue = torch.where(
-        value == red,
-        (green - blue) / divisor,
-        torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
-    )
-    hue = hue + 6 * shift.squeeze(-3)
-    sector = torch.tensor([5.0, 3.0, 1.0], device=images.device)[:, None, None]
-    k = (sector + hue.unsqueeze(-3)) % 6
-    return value.unsqueeze(-3) - chroma.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1)
+    red, green, blue = images.chunk(3, -3)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    below = (value - images).div_(chroma.clamp_min(1e-12))  # 0 for the largest channel, 1 for the smallest
+    red, green, blue = below.chunk(3, -3)
+    not_red, not_green = red.ceil(), green.ceil()
+    hue = torch.lerp(2 + red - blue, 4 + green - red, not_green)
+    hue = torch.lerp(blue - green, hue, not_red)
+    opposite = torch.tensor([3.0, 5.0, 1.0], device=images.device)[:, None, None]
+    # How far from the opposite hue: between -3 and 9 before the circle is closed.
+    away = hue + ((6 * shift - opposite + 2) % 6 - 2)
+    away = away.sub_(3).abs_().sub_(3).abs_()
+    return torch.addcmul(value, away.neg_().add_(2).clamp_(0, 1), chroma, value=-1)
+
+
+def make_gray(images: Tensor, chosen: Tensor) -> Tensor:
+    """chosen: 1 where an image becomes gray, 0 where it stays."""
+    return torch.lerp(images, luminance(images), chosen)
 
 
 @dataclass(frozen=True)
@@ -121,14 +131,29 @@ class Views:
 
     def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
         """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float in 0..1."""
-        return torch.stack([self._view(pixels, sizes, generator) for _ in range(self.count)])
+        out = torch.empty(self.count, len(pixels), 3, self.size, self.size, device=pixels.device)
+        on_host = pixels.device.type == "cpu"
+        # There as many images at once as its cache holds: they are gone through a few dozen times.
+        at_once = max(1, CACHED_NUMBERS // (3 * self.size**2)) if on_host else max(1, len(pixels))
+        for view in out:
+            boxes = random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
+            changes = self._changes(len(pixels), generator)
+            for start in range(0, len(pixels), at_once):
+                part = slice(start, start + at_once)
+                if on_host and self.size >= WORTH_A_CALL:
+                    images = crop_resize_one_by_one(pixels[part], boxes[part], self.size)
+                else:
+                    images = crop_resize(pixels[part], sizes[part], boxes[part], self.size).contiguous()
+                for change, amount in changes:
+                    images = change(images, amount[part].to(images.device, non_blocking=True))
+                view[part] = images
+        return out
 
-    def _view(self, pixels: Tensor, sizes: Tensor, generator: Generator | None) -> Tensor:
-        boxes = random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
-        images = crop_resize(pixels, sizes, boxes, self.size)
+    def _changes(self, count: int, generator: Generator | None) -> list[tuple[Change, Tensor]]:
+        """What is done to the colours of a view's images, in this order, and (count, 1, 1, 1) how much to each."""
 
         def one_each(low: float, high: float) -> Tensor:
-            return _uniform(low, high, (len(images), 1, 1, 1), generator).to(images.device, non_blocking=True)
+            return _uniform(low, high, (count, 1, 1, 1), generator)
 
         jittered = one_each(0, 1) < self.jitter
 
@@ -137,18 +162,16 @@ class Views:
             return torch.where(jittered, one_each(max(0.0, 1 - spread), 1 + spread), 1.0)
 
         shift = torch.where(jittered, one_each(-self.hue, self.hue), 0.0)
-        operations: list[tuple[float, Callable[[Tensor, Tensor], Tensor], Tensor]] = [
+        operations: list[tuple[float, Change, Tensor]] = [
             (self.brightness, adjust_brightness, strength(self.brightness)),
             (self.contrast, adjust_contrast, strength(self.contrast)),
             (self.saturation, adjust_saturation, strength(self.saturation)),
             (self.hue, adjust_hue, shift),
         ]
-        gray = one_each(0, 1) < self.grayscale
-        for place in torch.randperm(4, generator=generator).tolist():
-            spread, adjust, amount = operations[place]
-            if spread > 0 and self.jitter > 0:
-                images = adjust(images, amount)
-        return torch.where(gray, luminance(images).expand_as(images), images) if self.grayscale > 0 else images
+        gray = (one_each(0, 1) < self.grayscale).float()
+        order = torch.randperm(4, generator=generator).tolist()
+        changes = [operations[place][1:] for place in order if operations[place][0] > 0 and self.jitter > 0]
+        return [*changes, (make_gray, gray)] if self.grayscale > 0 else changes
 
 
 def pair_label(a: Tensor, b: Tensor, classes: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic"]
 
@@ -65,3 +66,17 @@ def crop_resize(
         # A cubic kernel overshoots at edges; like Pillow, cut that off after each of the two passes.
         image = torch.bmm(rows, image.clamp_(0, 255)).view(count, size, size, channels)
     return (image.clamp_(0, 255) / 255).permute(0, 3, 1, 2)
+
+
+def crop_resize_one_by_one(pixels: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """The same on a CPU, where torch has a kernel for 8 bits that is worth a call per image: several times as fast.
+
+    boxes lie on whole pixels. As with an image that Pillow crops and then resizes bilinearly, pixels beyond the box do
+    not count, and levels are rounded to 8 bits. (n, H, W, 3) uint8 -> (n, 3, size, size) float in 0..1, contiguous.
+    """
+    out = torch.empty(len(pixels), size, size, 3, dtype=torch.uint8)
+    for image, target, (left, top, right, bottom) in zip(pixels, out, boxes.int().tolist(), strict=True):
+        box = image[top:bottom, min(left, right) : max(left, right)].permute(2, 0, 1)[None]
+        resized = interpolate(box, (size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+        target.copy_(resized.flip(1) if right < left else resized)
+    return out.permute(0, 3, 1, 2).contiguous().float().div_(255)
