@@ -49,7 +49,8 @@ class Sizes:
     hidden: int = 2048
     narrowest: int = 0  # quick: every network has this width
     rounds: int = 5
-    slow_rounds: int = 3  # where a round takes half a minute and more
+    slow_rounds: int = 3  # where a round takes some ten seconds
+    slowest_rounds: int = 2  # and where it takes a minute
     matmul: int = 4096
     views: int = 1024
     photos: int = 128
@@ -64,7 +65,7 @@ class Sizes:
         return {"width": self.width(width), "batch": self.batch, "hidden": self.hidden}
 
 
-QUICK = Sizes(8, 64, 8, 1, 1, 128, 16, 4, 8, 6, 2)
+QUICK = Sizes(8, 64, 8, 1, 1, 1, 128, 16, 4, 8, 6, 2)
 
 
 def say(text: str) -> None:
@@ -87,13 +88,13 @@ def steps(sizes: Sizes) -> list[Row]:
     speed, share = [], []
     for width, goal in STEP_GOALS.items():
         say(f"training step, width {width} …")
-        slow = width > 16
-        options = {**sizes.step(width), "steps": 1 if slow or sizes.narrowest else 3}
+        count = {64: sizes.slowest_rounds, 32: sizes.slow_rounds}.get(width, sizes.rounds)
+        options = {**sizes.step(width), "steps": 1 if width > 16 or sizes.narrowest else 3}
         sides = {"ours": Worker("ours", "training_step", **options)}
         sides["matrix product"] = Worker("baselines", "matmul", size=sizes.matmul)
         if goal:
             sides["literal"] = Worker("baselines", "training_step", **options)
-        rounds = interleaved(sides, sizes.slow_rounds if slow else sizes.rounds)
+        rounds = interleaved(sides, count)
         if goal:
             speed.append(faster(f"training step, width {width}", rounds, "literal", goal))
         ours, peak = middle(rounds["ours"], "flops"), middle(rounds["matrix product"], "flops")
@@ -140,7 +141,7 @@ def sessions(sizes: Sizes, data: Path | None) -> list[Row]:
     say("all sessions …")
     options = {"width": sizes.width(16), "train": sizes.train, "test": sizes.test, "data": str(data) if data else None}
     sides = {name: Worker("ours", name, **options) for name in ("sessions", "one_pass")}
-    rounds = interleaved(sides, sizes.slow_rounds)
+    rounds = interleaved(sides, sizes.slowest_rounds)
     ours, one = middle(rounds["sessions"]), middle(rounds["one_pass"])
     cells = milliseconds(ours), f"{milliseconds(one)} (one pass of feature extraction)"
     what = "all sessions, 5-shot and 1-shot, 10 draws, width 16"
