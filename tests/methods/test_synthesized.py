@@ -220,20 +220,6 @@ def test_the_loss_of_a_session_is_cross_entropy_and_distillation(fitted, monkeyp
     assert after > expected
 
 
-def test_imagined_features_keep_the_old_classes(words, monkeypatch):
-    """Where the old classes are imagined as noise, they are forgotten."""
-    right = []
-    for imagined in (True, False):
-        monkeypatch.setattr(synthesized, "SESSION_STEPS", 30)
-        method = build(words, "train.epochs=10", "model.width=4")
-        method.fit_base(BASE, (2,))
-        if not imagined:
-            monkeypatch.setattr(Synthesizer, "forward", lambda self, words, noise: torch.ones(len(words), 32))
-        method.learn(session(1))
-        right.append((method.scores(BASE).argmax(1).numpy() == BASE.labels).mean())
-    assert right[0] > right[1] + 0.2
-
-
 def test_backbone_and_subspaces_stay_as_they_are(fitted):
     before = fitted.state()
     fitted.learn(session(1))
