@@ -9,6 +9,7 @@ from naive import cross_entropy, some_views, watch
 
 from fscil.data.images import Images
 from fscil.methods import topic
+from fscil.methods.finetune import FineTune
 from fscil.methods.neural_gas import NO_EDGE
 from fscil.methods.topic import Topic, anchor_loss, min_max_loss, node_spread
 from fscil.training import Trainer
@@ -177,3 +178,20 @@ def test_a_node_image_is_a_copy():
     base.pixels.array[:] = 0
     assert rows(method.nodes) == kept
     assert isinstance(method.nodes, Images)
+
+
+def test_it_forgets_less_than_fine_tuning_does():
+    """From the same network, at the same rate, both learn the same session. Each alone hangs on luck: three of them."""
+    base, right = part([6] * 4, 0), []
+    for seed in range(3):
+        settings = ("train.epochs=40", "model.width=4", "incremental.steps=30", "incremental.lr=0.02")
+        config = small_config(*settings, f"train.seed={seed}")
+        method = Topic(config, Trainer(config.train, CPU, quiet=True))
+        method.fit_base(base, (2,))
+        plain = FineTune(config, Trainer(config.train, CPU, quiet=True))
+        plain.load_state(method.state())
+        for each in (method, plain):
+            each.learn(new_images(4))
+        right.append([(each.scores(base).argmax(1).numpy() == base.labels).mean() for each in (method, plain)])
+    topic_right, plain_right = np.mean(right, axis=0)
+    assert topic_right > plain_right + 0.1
