@@ -70,9 +70,9 @@ def main() -> None:
     dataset = without_test_data(dataset, classes)
     protocol = Protocol(len(classes) - given.novel, config.protocol.way, given.novel // config.protocol.way)
     base = base_images(dataset, protocol)
+    began = time.perf_counter()
     trainer = Trainer(config.train, run=base_run(config, base, given.bases) if given.bases else None)
     method = method_class(config)(config, trainer, dataset.class_names)
-    began = time.perf_counter()
     method.fit_base(base, config.protocol.shots)
     seconds = time.perf_counter() - began
 
