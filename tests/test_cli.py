@@ -104,7 +104,7 @@ def test_the_installed_program_is_this_one():
 def test_recipes(capsys):
     assert call("recipes") == 0
     text = capsys.readouterr().out
-    for name in ("cifar100", "mini_imagenet", "cub200", "glyphs", "folder"):
+    for name in ("cifar100", "cifar100_cpu", "mini_imagenet", "cub200", "glyphs", "folder"):
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
         assert line.split(maxsplit=1)[1] == config.load_recipe(name).about
 

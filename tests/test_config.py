@@ -122,10 +122,19 @@ def test_recipes_are_the_papers(name):
 
 
 def test_every_recipe_loads_and_says_what_it_is():
-    assert {"cifar100", "mini_imagenet", "cub200", "glyphs", "folder"} <= set(recipe_names())
+    assert {"cifar100", "cifar100_cpu", "mini_imagenet", "cub200", "glyphs", "folder"} <= set(recipe_names())
     for name in recipe_names():
         assert load_recipe(name).about
     assert load_recipe("glyphs").views.flip == 0  # a mirrored character may be another one
+
+
+def test_the_hour_on_a_cpu_is_judged_as_the_paper_judges():
+    """Only training may differ: same images, same classes in the same sessions, same test images and prototypes."""
+    short, paper = load_recipe("cifar100_cpu"), load_recipe("cifar100")
+    assert (short.data, short.protocol, short.test) == (paper.data, paper.protocol, paper.test)
+    assert short.views.size == paper.views.size
+    assert (short.method, short.loss.kind, short.train.selection) == ("alice", "cosface", "last")
+    assert short.model.projection > 0
 
 
 def test_a_recipe_that_does_not_exist():

@@ -442,6 +442,9 @@ def test_days_on_a_cpu_come_with_advice(monkeypatch):
     assert "about 5.0 days" in text
     assert "--set model.width=16" in text
     assert "fscil demo" in text
+    assert "cifar100_cpu" not in text  # which is for one data set
+    text = plan_of(method_for(), replace(tiny_dataset(), name="cifar100"), Protocol(6, 2, 3))
+    assert "fscil train cifar100_cpu" in text
 
 
 def test_the_plan_changes_nothing():

@@ -146,6 +146,23 @@ def test_all_ways_start_from_the_same_state(dataset):
         assert one.rows.tolist() == two.rows.tolist()[::2]
 
 
+def test_what_is_the_same_on_every_way_is_judged_once(dataset):
+    class Counting(Witness):
+        judged_with_base_alone = 0
+
+        def scores(self, images):
+            self.judged_with_base_alone += self.known == 6
+            return super().scores(images)
+
+    method = Counting()
+    walks = list(sessions.walk_all(method, dataset, PROTOCOL, [2, 1], ["published", 4]))
+    assert method.judged_with_base_alone == 1
+    (alone,) = sessions.walk_all(Witness(), dataset, PROTOCOL, [1], [4])
+    for walk in walks:
+        assert walk.sessions[0].scores == alone.sessions[0].scores
+        assert walk.sessions[0].alternatives == alone.sessions[0].alternatives
+
+
 class Costly(Witness):
     judged = "last"
 

@@ -59,10 +59,11 @@ def walk(
     draw: Draw = "published",
     openset: bool = False,
     judged: Container[int] | None = None,
+    base: SessionResult | None = None,
 ) -> Iterator[SessionResult]:
     """Judge a method that has learned the base, then let it learn session after session and judge it after each.
 
-    judged: only after these sessions.
+    judged: only after these sessions. base: what is known already of session 0, which is then not judged again.
     openset: judge too how it tells the classes seen so far from those of later sessions; the last session has none.
     """
     for session in range(protocol.sessions + 1):
@@ -70,6 +71,9 @@ def walk(
             chosen = dataset.train.select(protocol.samples(dataset.train.labels, session, draw))
             method.learn(chosen.relabel(protocol.seen(session)))
         if judged is not None and session not in judged:
+            continue
+        if not session and base:
+            yield base
             continue
         future = future_images(dataset, protocol, session) if openset and session < protocol.sessions else None
         yield _judge(method, test_images(dataset, protocol, session), future, protocol, session)
@@ -116,8 +120,11 @@ def walk_all(
     if judged is None and judged_last(type(method)):
         judged = (0, protocol.sessions)
     start: dict[str, Any] = method.state()
+    base: SessionResult | None = None  # the same on every way
     for count in shots:
         for draw in draws:
             method.load_state(start)
-            yield Walk(count, draw, list(walk(method, dataset, protocol.with_shots(count), draw, openset, judged)))
+            found = list(walk(method, dataset, protocol.with_shots(count), draw, openset, judged, base))
+            base = found[0] if found and not found[0].session else None
+            yield Walk(count, draw, found)
     method.load_state(start)
