@@ -21,9 +21,8 @@ from fscil.data import Dataset, Images, Resize, prepare
 from fscil.data.images import FilePixels
 from fscil.experiments import load_data
 from fscil.methods import Alice
-from fscil.methods.parts import preprocess_of, views_of
+from fscil.methods.parts import views_of
 from fscil.methods.pretraining import BaseNetwork, base_step
-from fscil.preprocess import normalise
 from fscil.protocol import Draw, Protocol
 from fscil.sessions import base_images, walk_all
 from fscil.training import Batch, Trainer
@@ -182,14 +181,13 @@ def two_views(
         wanted = Resize(tuple(resize) if isinstance(resize, list) else resize)
         images = prepare(Dataset(images, images, ("any",)), wanted, Path(cache or "."), quiet=True).train
     config = recipe(f"views.size={size}")
-    views, preprocess, generator = views_of(config), preprocess_of(config), torch.Generator().manual_seed(0)
+    views, generator = views_of(config), torch.Generator().manual_seed(0)
 
     def work() -> dict[str, float]:
         began = perf_counter()
         for at in range(0, count, batch):
             pixels, sizes = images.batch(np.arange(at, min(at + batch, count)) % len(images))
-            both = views(torch.from_numpy(pixels), torch.from_numpy(sizes), generator)
-            normalise(both, preprocess.mean, preprocess.std)
+            views(torch.from_numpy(pixels), torch.from_numpy(sizes), generator)
         return {"seconds": (perf_counter() - began) / count}
 
     work()

@@ -339,6 +339,16 @@ def test_operations_come_in_a_random_order():
     assert 2 < sum(saturation_first) < 18
 
 
+def test_views_are_normalised_by_the_statistics_given():
+    pixels, sizes = noise(5, 20)
+    mean, std = (0.1, 0.5, 0.3), (0.2, 0.25, 0.5)
+    found = Views(12, mean=mean, std=std)(pixels, sizes, seeded(3))
+    plain = Views(12)(pixels, sizes, seeded(3))
+    for channel in range(3):
+        expected = (plain[:, :, channel].double() - mean[channel]) / std[channel]
+        torch.testing.assert_close(found[:, :, channel].double(), expected, rtol=0, atol=1e-6)
+
+
 def test_same_generator_same_views_and_the_global_state_is_left_alone():
     pixels, sizes = noise(4, 12)
     before = torch.get_rng_state()

@@ -102,10 +102,10 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     hue = torch.lerp(2 + red - blue, 4 + green - red, not_green)
     hue = torch.lerp(blue - green, hue, not_red)
     opposite = torch.tensor([3.0, 5.0, 1.0], device=images.device)[:, None, None]
-    # How far from the opposite hue: between -3 and 9 before the circle is closed.
-    away = hue + ((6 * shift - opposite + 2) % 6 - 2)
-    away = away.sub_(3).abs_().sub_(3).abs_()
-    return torch.addcmul(value, away.neg_().add_(2).clamp_(0, 1), chroma, value=-1)
+    # How far from the opposite hue: between -3 and 9 before the circle is closed, all less 3.
+    away = hue + ((6 * shift - opposite + 2) % 6 - 5)
+    away = away.abs_().sub_(3).abs_()
+    return torch.addcmul(value, away.sub_(2).clamp_(-1, 0), chroma)
 
 
 def make_gray(images: Tensor, chosen: Tensor) -> Tensor:
@@ -128,9 +128,13 @@ class Views:
     saturation: float = 0.4
     hue: float = 0.1
     grayscale: float = 0.2
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of each channel, subtracted at the end
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)  # by which it is then divided
 
     def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
-        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float in 0..1."""
+        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float, 0..1 if not normalised."""
+        spread = torch.tensor(self.std, device=pixels.device)[:, None, None]
+        centre = torch.tensor(self.mean, device=pixels.device)[:, None, None]
         out = torch.empty(self.count, len(pixels), 3, self.size, self.size, device=pixels.device)
         on_host = pixels.device.type == "cpu"
         # There as many images at once as its cache holds: they are gone through a few dozen times.
@@ -146,7 +150,8 @@ class Views:
                     images = crop_resize(pixels[part], sizes[part], boxes[part], self.size).contiguous()
                 for change, amount in changes:
                     images = change(images, amount[part].to(images.device, non_blocking=True))
-                view[part] = images
+                torch.sub(images, centre, out=view[part])
+                view[part].div_(spread)  # while it is in the cache
         return out
 
     def _changes(self, count: int, generator: Generator | None) -> list[tuple[Change, Tensor]]:

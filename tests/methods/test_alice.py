@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def cosine(a, b):
 def literal_loss(network, batch, config, classes):
     """One sample after the other, one class after the other; the network alone sees a view as a whole."""
     generator, size = batch.generator, len(batch.labels)
-    views = views_of(config)(batch.pixels, batch.sizes, generator)
+    plain = replace(views_of(config), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    views = plain(batch.pixels, batch.sizes, generator)
     pairs = [(a, b) for a in range(classes) for b in range(a + 1, classes)]
     order = torch.rand(config.mixing.repeats, size, generator=generator).argsort(1) if config.mixing.repeats else []
     couples = [(i, int(j)) for row in order for i, j in enumerate(row) if batch.labels[i] != batch.labels[j]]

@@ -20,10 +20,9 @@ from fscil.gallery import class_means
 from fscil.interrupts import stop_requests
 from fscil.methods.base import Memory
 from fscil.methods.learner import Learner, check_numbers
-from fscil.methods.parts import preprocess_of, views_of
+from fscil.methods.parts import views_of
 from fscil.methods.pretraining import plain_recipe
 from fscil.models import CosineHead
-from fscil.preprocess import normalise
 from fscil.progress import Bar
 from fscil.training import Trainer, load_state
 
@@ -143,11 +142,9 @@ class Cec:
         turns = torch.from_numpy(random.integers(1, 4, way))[labels]
 
         pixels, sizes = base.batch(np.concatenate([support, queries]))
-        views = views_of(self.network.config)(
+        known = views_of(self.network.config)(
             torch.from_numpy(pixels).to(self.trainer.device), torch.from_numpy(sizes), generator
         )[0]
-        preprocess = preprocess_of(self.config)
-        known = normalise(views, preprocess.mean, preprocess.std)
         known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).chunk(2)
 
         prototypes = torch.cat([known_features[:way], new_features[:way]])

@@ -17,8 +17,7 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import TrainingError
 from fscil.interrupts import stop_requests
-from fscil.methods.parts import preprocess_of, views_of
-from fscil.preprocess import normalise
+from fscil.methods.parts import views_of
 from fscil.progress import Bar
 from fscil.training import Trainer
 
@@ -41,7 +40,6 @@ def descend(
     settings = config.incremental
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
-    preprocess = preprocess_of(config)
     optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
@@ -52,7 +50,7 @@ def descend(
             chosen = next(batches)
             pixels, sizes = images.batch(chosen)
             view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
-            view = normalise(view, preprocess.mean, preprocess.std).contiguous(memory_format=torch.channels_last)
+            view = view.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad(set_to_none=True)
             value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
             value.backward()  # type: ignore[no-untyped-call]

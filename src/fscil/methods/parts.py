@@ -52,10 +52,11 @@ def preprocess_of(config: Config) -> Preprocess:
 
 
 def views_of(config: Config, progress: float = 1.0) -> Views:
-    """The views of a batch after this share of training."""
+    """The views of a batch after this share of training, normalised as test images are."""
     settings = asdict(config.views)
     first, grown = settings.pop("first_size"), settings.pop("grown")
     if first is not None and progress < grown:
         missing = (config.views.size - first) * (1 - progress / grown)
         settings["size"] = max(first, config.views.size - SIZE_STEP * math.ceil(missing / SIZE_STEP))
-    return Views(**settings)
+    preprocess = preprocess_of(config)
+    return Views(**settings, mean=preprocess.mean, std=preprocess.std)

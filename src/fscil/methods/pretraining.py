@@ -19,7 +19,6 @@ from fscil.gallery import class_means, cosine_scores
 from fscil.losses import LOSSES
 from fscil.methods.parts import preprocess_of, views_of
 from fscil.models import Backbone, CosineHead, Projection
-from fscil.preprocess import normalise
 from fscil.store import load_tensors
 from fscil.training import Batch, Trainer, load_state
 
@@ -69,7 +68,6 @@ def pair_classes(config: Config, classes: int) -> PairClasses:
 def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
     """The loss of one batch: the mean over its views, each of which passes the network on its own."""
     mixing, loss = config.mixing, LOSSES[config.loss.kind]
-    preprocess = preprocess_of(config)
     compiled = config.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
     pairs = pair_classes(config, classes)
@@ -79,7 +77,6 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
         margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
         labels = batch.labels
         views = views_of(config, batch.progress)(batch.pixels, batch.sizes, batch.generator)
-        views = normalise(views, preprocess.mean, preprocess.std)
         mixed = mixing.repeats > 0 and batch.progress >= mixing.start
         if mixed:
             views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
