@@ -9,7 +9,7 @@ on after its last whole epoch when it was stopped, and is not repeated once it i
 import argparse
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
 
@@ -164,7 +164,7 @@ def our_training(data: str | None, settings: list[str], every: int, target: floa
             say(f"  ours, step {state['steps']}, {clock(state['seconds'])}: harmonic {state['harmonic']:.2%}")
             state["pauses"] += perf_counter() - paused
 
-        def step(batch: Batch) -> Tensor:
+        def step(batch: Batch) -> Iterable[Tensor]:
             if state["steps"] and state["steps"] % every == 0:
                 evaluate()
                 if state["harmonic"] >= target:

@@ -3,7 +3,7 @@
 What is timed is what the product runs: the trainer's own loop, the method's own feature extractor, the sessions' walk.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ctypes import CDLL
 from gc import collect
@@ -136,30 +136,41 @@ def step_memory(
         before = status("VmRSS")
         seconds = step()
         peak = status("VmHWM") - before + step.parameter_bytes
-        return {"seconds": seconds, "peak": peak, "needed": saved_bytes(step) + 3 * step.parameter_bytes}
+        saved, kept = saved_bytes(step), 3 * step.parameter_bytes
+        return {"seconds": seconds, "peak": peak, "needed": sum(saved) + kept, "needed at once": max(saved) + kept}
 
     return work
 
 
-def saved_bytes(step: Step) -> int:
-    """What autograd keeps for the backward pass of one step beside the parameters, each storage counted once."""
+def saved_bytes(step: Step) -> list[int]:
+    """What autograd keeps for the backward pass beside the parameters, each storage counted once, view by view.
+
+    A step passes its views backward one after the other: what is kept for two of them is not there at once.
+    """
     saved: dict[int, torch.UntypedStorage] = {}  # by address; held, so that none is freed and its address used again
+    totals = []
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         saved[storage.data_ptr()] = storage
         return tensor
 
-    def counting(batch: Batch) -> Tensor:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = step.loss(batch)
-        for parameter in step.network.parameters():
-            saved.pop(parameter.untyped_storage().data_ptr(), None)
-        return loss
+    def counting(batch: Batch) -> Iterator[Tensor]:
+        parts = iter(step.loss(batch))
+        while True:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                loss = next(parts, None)
+            if loss is None:
+                return
+            for parameter in step.network.parameters():
+                saved.pop(parameter.untyped_storage().data_ptr(), None)
+            totals.append(sum(storage.nbytes() for storage in saved.values()))
+            saved.clear()
+            yield loss
 
     one = step.images.select(range(step.config.train.batch))
     step.trainer.fit(step.network, one, counting)
-    return sum(storage.nbytes() for storage in saved.values())
+    return totals
 
 
 # Views, features, sessions

@@ -184,10 +184,11 @@ def test_saved_bytes_count_each_storage_once_and_no_parameter(benchmark_module):
 
     def loss(batch):
         doubled = 2 * kept
-        return (doubled.exp() * doubled).sum() + (weight * weight).sum()  # saved: exp once, doubled once, weight never
+        yield (doubled.exp() * doubled).sum() + (weight * weight).sum()  # saved: exp once, doubled once, weight never
+        yield kept.exp().sum()
 
     step.loss = loss
-    assert benchmark_module("speed_ours").saved_bytes(step) == 2 * 10 * 4
+    assert benchmark_module("speed_ours").saved_bytes(step) == [2 * 10 * 4, 10 * 4]
 
 
 # The literal program as an oracle

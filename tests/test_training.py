@@ -109,7 +109,7 @@ def test_the_scheduled_rate_is_the_one_used(schedule):
 
     def step(batch):
         places.append(network.weight.item())
-        return network.weight.sum()
+        yield network.weight.sum()
 
     Trainer(settings, CPU, quiet=True).fit(network, BASE, step)
     moved = -np.diff([*places, network.weight.item()])
@@ -124,7 +124,8 @@ def test_sgd_with_nesterov_momentum_and_weight_decay():
     target = np.array([1.0, -2.0])
 
     def step(batch):
-        return 0.5 * (network.weight - torch.from_numpy(target)).square().sum()
+        for one in (0, 1):  # in two parts, which add up
+            yield 0.5 * (network.weight[:, one] - target[one]).square().sum()
 
     Trainer(settings, CPU, quiet=True).fit(network, BASE, step)
     velocity = np.zeros(2)
@@ -133,6 +134,19 @@ def test_sgd_with_nesterov_momentum_and_weight_decay():
         velocity = 0.9 * velocity + gradient
         weight = weight - 0.1 * (gradient + 0.9 * velocity)
     np.testing.assert_allclose(network.weight.detach().numpy().ravel(), weight, rtol=1e-12)
+
+
+def test_a_part_is_passed_backward_before_the_next_is_computed():
+    network, seen = nn.Linear(1, 1, bias=False), []
+
+    def step(batch):
+        for factor in (1.0, 2.0):
+            seen.append(None if network.weight.grad is None else network.weight.grad.item())
+            yield factor * network.weight.sum()
+
+    Trainer(TrainConfig(epochs=1, batch=26, lr=0.1), CPU, quiet=True).fit(network, BASE, step)
+    assert seen == [None, 1.0]
+    assert network.weight.grad.item() == 3.0
 
 
 # Batches
@@ -155,7 +169,7 @@ def numbers_seen(images, batch, epochs, seed=0):
         assert batch.sizes.tolist() == [[SIZE, SIZE]] * len(number)
         draws.append(torch.rand(2, generator=batch.generator).tolist())
         seen.append((number.tolist(), batch.progress))
-        return network.weight.sum()
+        yield network.weight.sum()
 
     settings = TrainConfig(epochs=epochs, batch=batch, seed=seed, lr=0.01)
     Trainer(settings, CPU, quiet=True).fit(network, images, step)
@@ -281,9 +295,11 @@ def test_logged_losses_are_means_since_the_last_line(run):
     step = training._step
 
     def remember(batch):
-        loss = step(batch)
-        losses.append(loss.item())
-        return loss
+        parts = []
+        for loss in step(batch):
+            parts.append(loss.item())
+            yield loss
+        losses.append(sum(parts))
 
     training._step = remember
     training.fit()
@@ -381,7 +397,7 @@ def test_a_checkpoint_is_never_of_broken_weights(run):
 def test_nan_loss_without_a_run_names_no_checkpoint():
     training = Training()
     step = training._step
-    training._step = lambda batch: step(batch) * math.nan
+    training._step = lambda batch: (loss * math.nan for loss in step(batch))
     with pytest.raises(TrainingError) as caught:
         training.fit()
     assert "the loss became nan by step 3" in str(caught.value)
@@ -393,7 +409,7 @@ def test_weights_that_the_last_step_broke_are_no_result():
     network = nn.Linear(1, 1, bias=False)
     settings = TrainConfig(epochs=1, batch=26, lr=1e38, weight_decay=0.0)
     with pytest.raises(TrainingError, match="the weights became infinite by step 1"):
-        Trainer(settings, CPU, quiet=True).fit(network, BASE, lambda batch: 1e10 * network.weight.sum())
+        Trainer(settings, CPU, quiet=True).fit(network, BASE, lambda batch: [1e10 * network.weight.sum()])
 
 
 def test_a_checkpoint_of_another_architecture_is_refused(run):
@@ -548,7 +564,7 @@ def test_the_loss_is_looked_at_rarely(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "item", lambda self: looks.append(1) or original(self))
     network = nn.Linear(1, 1)
     settings = TrainConfig(epochs=1, batch=2, lr=0.01)
-    Trainer(settings, CPU, quiet=True).fit(network, numbered(50), lambda batch: network.weight.sum())
+    Trainer(settings, CPU, quiet=True).fit(network, numbered(50), lambda batch: [network.weight.sum()])
     assert len(looks) == 3  # 25 steps: after 10, 20 and at the end
 
 

@@ -1,4 +1,4 @@
-"""A loop around `step(batch) -> loss`: schedule, precision, metrics, checkpoints. Methods supply the step.
+"""A loop around `step(batch) -> losses`: schedule, precision, metrics, checkpoints. Methods supply the step.
 
 A step's randomness depends on the seed and the step's number alone, and so does the order of the images. That is why a
 checkpoint needs no random state, and why a run that was stopped goes on to the same bits as one that was not.
@@ -7,11 +7,11 @@ checkpoint needs no random state, and why a run that was stopped goes on to the 
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,6 +40,11 @@ class Batch:
     labels: Tensor  # (n,) int64
     generator: Generator  # this step's own randomness
     progress: float  # share of the training that lies behind, 0 to 1
+
+
+# The loss of a batch as parts to be added up. Each is passed backward before the next is computed, so that what the
+# backward pass needs of two parts is never in memory at once.
+Step: TypeAlias = Callable[[Batch], Iterable[Tensor]]
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -87,16 +92,24 @@ class Trainer:
         """An incomplete last batch is left out; which images that concerns differs from epoch to epoch."""
         return max(1, len(images) // self.settings.batch)
 
-    def _loss(self, step: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    def _losses(self, step: Step, batch: Batch) -> Iterator[Tensor]:
         half = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            return step(batch)
+        parts: Iterator[Tensor] | None = None
+        while True:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=half):  # and not around what is done with it
+                parts = iter(step(batch)) if parts is None else parts
+                loss = next(parts, None)
+            if loss is None:
+                return
+            yield loss
 
-    def _backward(self, step: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    def _backward(self, step: Step, batch: Batch) -> Tensor:
         """The loss of a batch, its gradients added to the network's."""
+        total = torch.zeros((), device=self.device)
         try:
-            loss = self._loss(step, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            for loss in self._losses(step, batch):
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
         except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU only the text tells
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise TrainingError(
@@ -104,9 +117,9 @@ class Trainer:
                     f"(now {self.settings.batch}), or smaller images (views.size)."
                 ) from error
             raise
-        return loss
+        return total
 
-    def estimate(self, network: nn.Module, images: Images, step: Callable[[Batch], Tensor]) -> float:
+    def estimate(self, network: nn.Module, images: Images, step: Step) -> float:
         """Seconds the whole training will take here, from timing a step or two; the network is left as it was."""
         network.to(self.device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -137,7 +150,7 @@ class Trainer:
         self,
         network: nn.Module,
         images: Images,
-        step: Callable[[Batch], Tensor],
+        step: Step,
         validate: Callable[[], float] | None = None,
     ) -> None:
         """Train network in place. validate, if given, scores it after each epoch; the best state is then the result."""

@@ -88,7 +88,7 @@ def test_the_loss_of_a_step_is_the_papers(assignments, outputs):
     images = part([4, 3, 2, 2, 1], 0)
     network = method.network(5).train()
     assert len(network.head.weight) == outputs
-    found = method.step(network, 5)(batch_of(images, 7))
+    found = sum(method.step(network, 5)(batch_of(images, 7)))
     network = copy.deepcopy(network)
     expected, inputs = literal_loss(network, batch_of(images, 7), method.config, 5)
     assert found.item() == pytest.approx(expected, rel=1e-4)
@@ -102,7 +102,9 @@ def test_the_margin_grows_in_the_warm_up(progress, margin):
         alice("mixing.repeats=0", "loss.margin_warmup=0.4"),
         alice("mixing.repeats=0", f"loss.margin={margin}"),
     )
-    found, expected = (method.step(method.network(5), 5)(batch_of(images, 7, progress)) for method in (growing, fixed))
+    found, expected = (
+        sum(method.step(method.network(5), 5)(batch_of(images, 7, progress))) for method in (growing, fixed)
+    )
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -112,7 +114,7 @@ def test_class_augmentation_begins_when_told(progress, mixed):
     network = method.network(5)
     network.backbone.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
     images = part([4, 3, 2, 2, 1], 0)
-    method.step(network, 5)(batch_of(images, 7, progress))
+    assert len(list(method.step(network, 5)(batch_of(images, 7, progress)))) == len(seen)
     assert (seen[0] > len(images)) == mixed
 
 
@@ -122,8 +124,8 @@ def test_each_view_passes_on_its_own():
     network = method.network(3)
     passed = []
     network.backbone.register_forward_hook(lambda module, inputs, output: passed.append(inputs[0].shape))
-    method.step(network, 3)(batch_of(part([4, 4, 4], 0), 1))
-    assert len(passed) == 2
+    losses = list(method.step(network, 3)(batch_of(part([4, 4, 4], 0), 1)))
+    assert len(passed) == len(losses) == 2
     assert passed[0] == passed[1]
     assert 12 < passed[0][0] <= 12 + 2 * 12
     assert passed[0][1:] == (3, SIZE, SIZE)
@@ -143,8 +145,8 @@ def test_a_step_never_waits_for_a_number(monkeypatch):
             return original(self)
 
         monkeypatch.setattr(torch.Tensor, name, counting)
-    loss = step(batch)
-    loss.backward()
+    for loss in step(batch):
+        loss.backward()
     assert asked == []
     assert loss.item() > 0
     assert asked == ["item"]

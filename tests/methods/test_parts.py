@@ -41,7 +41,8 @@ def test_training_passes_the_smaller_views():
     step = base_step(config, network, 6)
     pixels = torch.randint(0, 256, (12, SIZE, SIZE, 3), dtype=torch.uint8)
     for progress in (0.0, 0.3, 0.5, 1.0):
-        step(Batch(pixels, torch.full((12, 2), SIZE), torch.arange(12) % 6, torch.Generator(), progress))
+        losses = list(step(Batch(pixels, torch.full((12, 2), SIZE), torch.arange(12) % 6, torch.Generator(), progress)))
+        assert len(losses) == 2
     assert seen == [(12, 3, size, size) for size in (8, 8, 12, 12, 16, 16, 16, 16)]
 
 

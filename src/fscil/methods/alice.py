@@ -5,7 +5,7 @@ their own, and asks the cosine classifier behind a projection head for a margin.
 thrown away, the backbone is frozen, and a class is the mean of a few features.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from fscil.gallery import balanced_means, class_means, cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.parts import backbone_of, preprocess_of
 from fscil.methods.pretraining import BaseNetwork, base_network, base_step, pretrain
-from fscil.training import Batch, Trainer, load_state
+from fscil.training import Step, Trainer, load_state
 
 
 class Alice:
@@ -48,7 +48,7 @@ class Alice:
     def network(self, classes: int) -> BaseNetwork:
         return base_network(self.config, self.trainer, self.backbone, classes)
 
-    def step(self, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
+    def step(self, network: BaseNetwork, classes: int) -> Step:
         return base_step(self.config, network, classes)
 
     def train_backbone(self, base: Images) -> None:

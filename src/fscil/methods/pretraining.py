@@ -4,7 +4,7 @@ What differs between the systems is in the recipe: one view or two, class augmen
 cosine classifier, the loss. Methods whose recipes agree can share one trained network.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from fscil.losses import LOSSES
 from fscil.methods.parts import preprocess_of, views_of
 from fscil.models import Backbone, CosineHead, Projection
 from fscil.store import load_tensors
-from fscil.training import Batch, Trainer, load_state
+from fscil.training import Batch, Step, Trainer, load_state
 
 PLAIN_SCALE = 16.0  # of the cosines, where nothing but cross-entropy is asked for
 
@@ -65,15 +65,15 @@ def pair_classes(config: Config, classes: int) -> PairClasses:
     return PairClasses(classes, config.mixing.pairs, config.train.seed)
 
 
-def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[Batch], Tensor]:
-    """The loss of one batch: the mean over its views, each of which passes the network on its own."""
+def base_step(config: Config, network: BaseNetwork, classes: int) -> Step:
+    """The loss of one batch: the mean over its views, each of which passes the network on its own, there and back."""
     mixing, loss = config.mixing, LOSSES[config.loss.kind]
     compiled = config.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
     pairs = pair_classes(config, classes)
     scale, full_margin, warmup = config.loss.scale, config.loss.margin, config.loss.margin_warmup
 
-    def step(batch: Batch) -> Tensor:
+    def step(batch: Batch) -> Iterator[Tensor]:
         margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
         labels = batch.labels
         views = views_of(config, batch.progress)(batch.pixels, batch.sizes, batch.generator)
@@ -82,8 +82,9 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Callable[[B
             views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
         target = labels.to(views.device, non_blocking=True)
         outputs = pairs.outputs if mixed else classes
-        scores = [run(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float() for view in views]
-        return torch.stack([loss(each, target, scale, margin) for each in scores]).mean()
+        for view in views:
+            scores = run(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float()
+            yield loss(scores, target, scale, margin) / len(views)
 
     return step
 
