@@ -1,5 +1,7 @@
 """Where the time of a training step goes: its share by kind of operation, and how near convolutions come to the peak.
 
+Also what a 3 x 3 convolution of each stage achieves on its own, forward and in the two halves of its backward pass.
+
     python benchmarks/speed_profile.py --width 16 32 64 --out results/speed-profile.md
 
 The step is that of `make bench` (batch 128, two views, four mixtures), seen by torch's profiler. The peak is a large
@@ -8,7 +10,11 @@ matrix product's, in the same process. Leave the machine alone meanwhile.
 
 import argparse
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
 
 import torch
 from speed_baselines import matmul
@@ -29,6 +35,8 @@ KINDS = {
     "optimizer": ("foreach", "optimizer"),
 }
 OTHER = "everything else"
+CONVOLUTION_KINDS = ("forward", "gradient of the images", "gradient of the weights")
+ROUNDS = 7  # of a convolution alone
 
 
 def kind_of(name: str) -> str:
@@ -47,6 +55,36 @@ def shares(width: int, batch: int, hidden: int) -> tuple[Counter[str], float, fl
     by_kind[OTHER] += max(0.0, seconds - by_kind.total())
     convolutions = operations_per_image(step.network.backbone, 32) * step.passed
     return by_kind, seconds, convolutions / by_kind["convolution"]
+
+
+def convolution_rates(width: int, stage: int, batch: int) -> list[float]:
+    """Operations per second of a stage's convolution on 32 x 32 pixels, one for each of CONVOLUTION_KINDS.
+
+    Counted as if padding were pixels: where the images are small, that is more than is done.
+    """
+    channels, side = width * 2**stage, 32 // 2**stage
+    images, gradient = (
+        torch.rand(batch, channels, side, side).contiguous(memory_format=torch.channels_last) for _ in range(2)
+    )
+    weight = torch.rand(channels, channels, 3, 3).contiguous(memory_format=torch.channels_last)
+
+    def backward(of_images: bool) -> Callable[[], object]:
+        shape: tuple[Any, ...] = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [of_images, not of_images, False])
+        return lambda: torch.ops.aten.convolution_backward(gradient, images, weight, *shape)
+
+    work = lambda: torch.nn.functional.conv2d(images, weight, padding=1), backward(True), backward(False)
+    operations = 2 * images.numel() * weight[0].numel()
+    return [operations / _seconds(each) for each in work]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    work()
+    found = []
+    for _ in range(ROUNDS):
+        began = perf_counter()
+        work()
+        found.append(perf_counter() - began)
+    return median(found)
 
 
 def main() -> None:
@@ -69,6 +107,16 @@ def main() -> None:
     lines.append(f"| seconds of the step | {' | '.join(f'{seconds:.2f}' for _, seconds, _ in columns.values())} |")
     cells = (f"{rate / peak:.0%}" for _, _, rate in columns.values())
     lines.append(f"| operations per second in the convolutions, of the peak | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| 3 x 3 convolution alone, of the peak | forward | gradient of the images | gradient of the weights |",
+    ]
+    lines += ["|---|---:|---:|---:|"]
+    for width in given.width:
+        for stage in range(4):
+            cells = (f"{rate / peak:.0%}" for rate in convolution_rates(width, stage, given.batch))
+            where = f"width {width}, {width * 2**stage} channels of {32 // 2**stage} x {32 // 2**stage}"
+            lines.append(f"| {where} | {' | '.join(cells)} |")
     about = ", ".join(f"{key} {value}" for key, value in machine().items())
     text = f"{about}; peak {peak / 1e9:.0f} GFLOP/s.\n\n" + "\n".join(lines) + "\n"
     print(text, end="")

@@ -148,10 +148,16 @@ def test_scaling(tmp_path):
 def test_a_profile_accounts_for_the_whole_step(tmp_path):
     out = tmp_path / "profile.md"
     finished("speed_profile.py", "--width", 8, "--batch", 8, "--hidden", 64, "--matmul", 256, "--out", out)
-    rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines() if line.startswith("| ")]
+    _, step, convolutions = out.read_text().split("\n\n")
+    rows = [line.strip("| ").split(" | ") for line in step.splitlines() if line.startswith("| ")]
     shares = {name: int(share.rstrip("%")) for name, share in rows[1:-2]}
     assert 97 <= sum(shares.values()) <= 103  # each is rounded
     assert shares["convolution"] > shares["BatchNorm"] > 0
+    rows = [line.strip("| ").split(" | ") for line in convolutions.splitlines() if line.startswith("| ")]
+    assert [name for name, *_ in rows[1:]] == [
+        f"width 8, {8 * n} channels of {32 // n} x {32 // n}" for n in (1, 2, 4, 8)
+    ]
+    assert all(int(share.rstrip("%")) > 0 for _, *shares in rows[1:] for share in shares)
 
 
 def test_an_exponent_is_the_least_squares_slope(benchmark_module):
