@@ -196,7 +196,7 @@ def run_serve(rest):
 
 
 def run_train(verb, rest):
-    recipe, data = rest[verb == "study"], option(rest, "--data")
+    recipe, data = rest[verb == "study"].removesuffix("_cpu"), option(rest, "--data")
     kind = recipe if recipe in SHORTER else "folder"
     if data:
         provide(kind, data, rest)
