@@ -4,7 +4,7 @@
 
 classes     a training step of batch 128, width 16, two views, four mixtures, on random images: seconds and peak memory.
             With class augmentation the head has C + C(C-1)/2 outputs; what this machine's memory cannot hold is left
-            out, with what it would take
+            out, with what it would take. Then with at most as many pairs as 200 classes have, drawn by the seed
 image size  the same step at batch 32
 images      extracting their features, width 16
 shots       enrolling a session of 5 classes in a gallery of 100
@@ -47,6 +47,8 @@ SCORE_COPIES = 8  # of the scores of a batch
 @dataclass(frozen=True)
 class Sizes:
     classes: tuple[int, ...] = (60, 100, 200, 400, 1000)
+    few_pairs: int = 19900  # where pairs are sampled; the first number of sampled_classes has no more
+    sampled_classes: tuple[int, ...] = (200, 400, 1000)
     sizes: tuple[int, ...] = (32, 64, 96, 128)
     images: tuple[int, ...] = (512, 1024, 2048, 4096)
     shots: tuple[int, ...] = (1, 5, 25, 125)
@@ -59,7 +61,7 @@ class Sizes:
     repeats: int = 20  # of what takes milliseconds
 
 
-QUICK = Sizes((4, 8), (16, 32), (8, 16), (1, 5), (2, 8), 8, 8, 4, 64, 1, 1)
+QUICK = Sizes((4, 8), 6, (4, 8), (16, 32), (8, 16), (1, 5), (2, 8), 8, 8, 4, 64, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def steps(sizes: Sizes, left_out: list[str]) -> Iterator[Series]:
             peak = worker.round()["peak"]
         return seconds, peak
 
+    model = {"width": sizes.width, "hidden": sizes.hidden}
     found: list[tuple[int, float, float]] = []
     for classes in sizes.classes:
         needed, there = head_memory(classes, sizes.batch), available_memory()
@@ -118,12 +121,17 @@ def steps(sizes: Sizes, left_out: list[str]) -> Iterator[Series]:
             )
             say(f"left out, {left_out[-1]}")
             continue
-        found.append((classes, *measured(width=sizes.width, hidden=sizes.hidden, batch=sizes.batch, classes=classes)))
+        found.append((classes, *measured(**model, batch=sizes.batch, classes=classes)))
         say(f"{classes} classes: {found[-1][1]:.2f} s, {found[-1][2] / 1e9:.2f} GB per step")
     yield from _two_series("base classes", found)
     found = []
+    for classes in sizes.sampled_classes:
+        found.append((classes, *measured(**model, batch=sizes.batch, classes=classes, pairs=sizes.few_pairs)))
+        say(f"{classes} classes, sampled pairs: {found[-1][1]:.2f} s, {found[-1][2] / 1e9:.2f} GB per step")
+    yield from _two_series(f"base classes, at most {sizes.few_pairs:,} pairs", found)
+    found = []
     for size in sizes.sizes:
-        found.append((size, *measured(width=sizes.width, hidden=sizes.hidden, batch=sizes.small_batch, size=size)))
+        found.append((size, *measured(**model, batch=sizes.small_batch, size=size)))
         say(f"{size} px: {found[-1][1]:.2f} s, {found[-1][2] / 1e9:.2f} GB per step")
     yield from _two_series("image size", found)
 

@@ -194,7 +194,13 @@ def starts(sizes: Sizes) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     groups = ("steps", "views", "features", "sessions", "memory", "starts")
-    parser.add_argument("--only", nargs="+", choices=groups, default=groups, help="these parts of the table alone")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=groups,
+        default=groups,
+        help="these parts of the table; --only --long: none of them",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: does it run? The figures are void")
     parser.add_argument(
         "--out", type=Path, default=Path("results/speed"), help="two files, .json and .md (default: %(default)s)"

@@ -43,10 +43,10 @@ class Step:
     """Base training of so many steps on random images by the trainer's own loop, as often as asked."""
 
     def __init__(
-        self, width: int, batch: int, steps: int, size: int = 32, classes: int = 60, hidden: int = 2048
+        self, width: int, batch: int, steps: int, size: int = 32, classes: int = 60, hidden: int = 2048, pairs: int = 0
     ) -> None:
-        """hidden: size of the projection."""
-        model = f"model.width={width}", f"model.projection={hidden}"
+        """hidden: size of the projection; pairs: at most so many pair classes, 0: all."""
+        model = f"model.width={width}", f"model.projection={hidden}", f"mixing.pairs={pairs}"
         self.config = recipe(*model, f"train.batch={batch}", f"views.size={size}")
         self.images = random_images(steps * batch, size, classes)
         self.trainer = Trainer(self.config.train, CPU, quiet=True)
@@ -89,11 +89,11 @@ def operations_per_image(network: nn.Module, size: int) -> float:
 
 
 def training_step(
-    width: int, batch: int, steps: int, size: int = 32, classes: int = 60, hidden: int = 2048
+    width: int, batch: int, steps: int, size: int = 32, classes: int = 60, hidden: int = 2048, pairs: int = 0
 ) -> Callable[[], dict[str, float]]:
     """Seconds per step, and operations per second in it."""
     tune_allocator()
-    step = Step(width, batch, steps, size, classes, hidden)
+    step = Step(width, batch, steps, size, classes, hidden, pairs)
     operations = operations_per_image(step.network, size)
     Step(width, max(4, batch // 8), 1, size, 4, hidden)()
 
@@ -116,7 +116,7 @@ def status(name: str) -> int:
 
 
 def step_memory(
-    width: int, batch: int, steps: int = 2, size: int = 32, classes: int = 60, hidden: int = 2048
+    width: int, batch: int, steps: int = 2, size: int = 32, classes: int = 60, hidden: int = 2048, pairs: int = 0
 ) -> Callable[[], dict[str, float]]:
     """Peak memory of training, network included, and what it cannot do without: one round in a fresh process.
 
@@ -125,7 +125,7 @@ def step_memory(
     """
     tune_allocator()
     Step(8, 4, 1, classes=4, hidden=hidden)()
-    step = Step(width, batch, steps, size, classes, hidden)
+    step = Step(width, batch, steps, size, classes, hidden, pairs)
 
     def work() -> dict[str, float]:
         collect()

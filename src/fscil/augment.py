@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from fscil.preprocess import normalise
 from fscil.resample import crop_resize, crop_resize_one_by_one
 
 CROP_ATTEMPTS = 10
@@ -133,8 +134,6 @@ class Views:
 
     def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
         """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float, 0..1 if not normalised."""
-        spread = torch.tensor(self.std, device=pixels.device)[:, None, None]
-        centre = torch.tensor(self.mean, device=pixels.device)[:, None, None]
         out = torch.empty(self.count, len(pixels), 3, self.size, self.size, device=pixels.device)
         on_host = pixels.device.type == "cpu"
         # There as many images at once as its cache holds: they are gone through a few dozen times.
@@ -150,8 +149,7 @@ class Views:
                     images = crop_resize(pixels[part], sizes[part], boxes[part], self.size).contiguous()
                 for change, amount in changes:
                     images = change(images, amount[part].to(images.device, non_blocking=True))
-                torch.sub(images, centre, out=view[part])
-                view[part].div_(spread)  # while it is in the cache
+                normalise(images, self.mean, self.std, out=view[part])  # while it is in the cache
         return out
 
     def _changes(self, count: int, generator: Generator | None) -> list[tuple[Change, Tensor]]:

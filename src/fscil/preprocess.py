@@ -14,11 +14,11 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(…, 3, h, w) in 0..1 -> the same, less mean, over std, channel by channel."""
+def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor | None = None) -> Tensor:
+    """(…, 3, h, w) in 0..1 -> the same, less mean, over std, channel by channel; written to out, if given."""
     centre = torch.tensor(mean, device=images.device, dtype=images.dtype)[:, None, None]
     spread = torch.tensor(std, device=images.device, dtype=images.dtype)[:, None, None]
-    return (images - centre) / spread
+    return torch.sub(images, centre, out=out).div_(spread)
 
 
 @dataclass(frozen=True)
