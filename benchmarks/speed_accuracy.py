@@ -52,7 +52,7 @@ SHORT = [
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("time to accuracy, with --long")
     group.add_argument("--epochs", type=int, default=3, help="of the literal recipe (default: %(default)s)")
-    group.add_argument("--every", type=int, default=50, help="steps between our evaluations (default: %(default)s)")
+    group.add_argument("--every", type=int, default=200, help="steps between our evaluations (default: %(default)s)")
     group.add_argument(
         "--set",
         dest="settings",
