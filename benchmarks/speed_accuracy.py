@@ -23,7 +23,7 @@ from torch import Tensor
 from tune import without_test_data
 
 from fscil.allocator import tune_allocator
-from fscil.config import Config, load_recipe, recipe_names
+from fscil.config import load_recipe
 from fscil.data import Dataset
 from fscil.experiments import load_data
 from fscil.methods import Alice
@@ -37,16 +37,6 @@ CPU = torch.device("cpu")
 SHOTS, DRAWS = 5, 10
 GOAL = 5.0
 WIDTH = 16
-# Where the recipe made for a CPU is not there: one cycle without class augmentation, the margin growing.
-SHORT = [
-    "model.width=16",
-    "mixing.repeats=0",
-    "train.epochs=4",
-    "train.schedule=onecycle",
-    "train.lr=0.1",
-    "loss.scale=16",
-    "loss.margin_warmup=0.5",
-]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change our recipe, for instance train.epochs=4; it is cifar100_cpu where that exists, else a short one",
+        help="change our recipe, cifar100_cpu, for instance train.epochs=4",
     )
     group.add_argument(
         "--work",
@@ -67,12 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=Path("runs/time-to-accuracy"),
         help="keeps the literal training, which goes on from there (default: %(default)s)",
     )
-
-
-def our_recipe(settings: list[str]) -> Config:
-    if "cifar100_cpu" in recipe_names():
-        return load_recipe("cifar100_cpu", settings)
-    return load_recipe("cifar100", [*SHORT, *settings])
 
 
 def validation_data(data: str | None) -> tuple[Dataset, Protocol]:
@@ -148,7 +132,7 @@ def our_training(data: str | None, settings: list[str], every: int, target: floa
     """One round is one training, which ends when it has reached the target."""
     tune_allocator()
     dataset, protocol = validation_data(data)
-    config, base = our_recipe(settings), base_images(dataset, protocol)
+    config, base = load_recipe("cifar100_cpu", settings), base_images(dataset, protocol)
 
     def training() -> dict[str, float]:
         trainer = Trainer(config.train, CPU, quiet=True)
