@@ -13,13 +13,13 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fscil.allocator import tune_allocator
 from fscil.config import load_recipe
-from fscil.experiments import evaluate, train
+from fscil.experiments.run import evaluate, train
 from fscil.metrics import mean_and_interval
-from fscil.runs import Run, machine
-from fscil.store import replacing, write_json, write_text
-from fscil.training import pick_device
+from fscil.runtime.allocator import tune_allocator
+from fscil.runtime.files import replacing, write_json, write_text
+from fscil.training.loop import pick_device
+from fscil.training.run_folder import Run, machine
 
 SEEDS = (0, 1, 2)
 DRAWS = 10

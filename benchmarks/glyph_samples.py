@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from fscil.data import load
-from fscil.store import replacing
+from fscil.runtime.files import replacing
 
 ROWS, CLASSES = 6, range(0, 100, 3)
 

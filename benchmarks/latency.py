@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fscil import photos
-from fscil.allocator import tune_allocator
 from fscil.classifier import Classifier, StoredClassifier
+from fscil.data import photos
 from fscil.gallery import Photo
 from fscil.openset import DEFAULT_SCORE, Calibration
-from fscil.runs import machine
+from fscil.runtime.allocator import tune_allocator
+from fscil.training.run_folder import machine
 
 SHOTS = 5
 WARM_UP = 3

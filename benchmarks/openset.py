@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fscil.allocator import tune_allocator
-from fscil.experiments import load_data, protocol_of, trained_method
+from fscil.experiments.run import load_data, protocol_of, trained_method
 from fscil.gallery import balanced_indices, class_means, cosine_scores
 from fscil.metrics import OpenSet, open_set
 from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, leave_one_class_out, threshold_at
 from fscil.protocol import Protocol
-from fscil.runs import Run
+from fscil.runtime.allocator import tune_allocator
+from fscil.training.run_folder import Run
 
 SHOTS = (5, 1)
 SPLITS = 10

@@ -32,9 +32,9 @@ from speed_worker import Worker, middle
 from fscil.gallery import Gallery, Photo
 from fscil.methods import Alice
 from fscil.report.figures import COLOURS, MARKERS, draw
-from fscil.runs import machine
-from fscil.store import write_json, write_text
-from fscil.training import Trainer
+from fscil.runtime.files import write_json, write_text
+from fscil.training.loop import Trainer
+from fscil.training.run_folder import machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

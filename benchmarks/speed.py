@@ -34,7 +34,7 @@ from speed_worker import Worker, interleaved, middle
 
 from fscil.config import load_recipe
 from fscil.errors import FscilError
-from fscil.experiments import load_data
+from fscil.experiments.run import load_data
 
 STEP_GOALS = {64: 1.8, 32: None, 16: 2.5}  # by width; against the literal program, where it is compared
 FLOP_GOALS = {64: 0.85, 32: 0.80, 16: 0.70}

@@ -22,16 +22,16 @@ from speed_worker import Worker
 from torch import Tensor
 from tune import without_test_data
 
-from fscil.allocator import tune_allocator
 from fscil.config import load_recipe
 from fscil.data import Dataset
-from fscil.experiments import load_data
+from fscil.experiments.run import load_data
+from fscil.experiments.sessions import base_images, walk_all
 from fscil.methods import Alice
-from fscil.progress import Bar, clock
 from fscil.protocol import Draw, Protocol
-from fscil.sessions import base_images, walk_all
-from fscil.store import load_tensors, save_tensors
-from fscil.training import Batch, Trainer
+from fscil.runtime.allocator import tune_allocator
+from fscil.runtime.files import load_tensors, save_tensors
+from fscil.runtime.progress import Bar, clock
+from fscil.training.loop import Batch, Trainer
 
 CPU = torch.device("cpu")
 SHOTS, DRAWS = 5, 10

@@ -8,7 +8,7 @@ import torch
 from speed_images import random_images
 
 from fscil.config import load_recipe
-from fscil.methods.parts import preprocess_of
+from fscil.training.build import preprocess_of
 
 BATCH = 256  # of feature extraction, as ours
 

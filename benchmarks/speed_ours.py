@@ -15,17 +15,17 @@ import torch
 from speed_images import random_dataset, random_images
 from torch import Tensor, nn
 
-from fscil.allocator import tune_allocator
 from fscil.config import Config, load_recipe
 from fscil.data import Dataset, Images, Resize, prepare
 from fscil.data.images import FilePixels
-from fscil.experiments import load_data
+from fscil.experiments.run import load_data
+from fscil.experiments.sessions import base_images, walk_all
 from fscil.methods import Alice
-from fscil.methods.parts import views_of
-from fscil.methods.pretraining import BaseNetwork, base_step
 from fscil.protocol import Draw, Protocol
-from fscil.sessions import base_images, walk_all
-from fscil.training import Batch, Trainer
+from fscil.runtime.allocator import tune_allocator
+from fscil.training.base_training import BaseNetwork, base_step
+from fscil.training.build import views_of
+from fscil.training.loop import Batch, Trainer
 
 CPU = torch.device("cpu")
 SHOTS, DRAWS = (5, 1), 10

@@ -21,9 +21,9 @@ from speed_baselines import matmul
 from speed_ours import Step, operations_per_image
 from torch.profiler import ProfilerActivity, profile
 
-from fscil.allocator import tune_allocator
-from fscil.runs import machine
-from fscil.store import write_text
+from fscil.runtime.allocator import tune_allocator
+from fscil.runtime.files import write_text
+from fscil.training.run_folder import machine
 
 KINDS = {
     "convolution": ("convolution",),

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fscil.runs import machine
-from fscil.store import write_json, write_text
+from fscil.runtime.files import write_json, write_text
+from fscil.training.run_folder import machine
 
 # How a figure reads and which way its goal lies.
 KINDS = {

@@ -24,7 +24,12 @@ from typing import Any, TypeAlias
 
 Figures: TypeAlias = dict[str, float]
 
-LIBRARIES = ("torch.utils.data", "torch._dynamo", "PIL.ImageEnhance", "fscil.experiments")  # dynamo: by any optimizer
+LIBRARIES = (
+    "torch.utils.data",
+    "torch._dynamo",
+    "PIL.ImageEnhance",
+    "fscil.experiments.run",
+)  # dynamo: by any optimizer
 
 
 @cache

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fscil.allocator import tune_allocator
 from fscil.config import Config, load_recipe
 from fscil.data import Dataset
 from fscil.data.images import Images
-from fscil.experiments import load_data, method_class, protocol_of, train_base
-from fscil.grid import base_key
-from fscil.methods.parts import backbone_of
+from fscil.experiments.grid import base_key
+from fscil.experiments.run import load_data, method_class, protocol_of, train_base
+from fscil.experiments.sessions import base_images, walk_all
 from fscil.metrics import mean_and_interval
 from fscil.protocol import Draw, Protocol
-from fscil.runs import Run
-from fscil.sessions import base_images, walk_all
-from fscil.store import append_json_line
-from fscil.training import Trainer
+from fscil.runtime.allocator import tune_allocator
+from fscil.runtime.files import append_json_line
+from fscil.training.build import backbone_of
+from fscil.training.loop import Trainer
+from fscil.training.run_folder import Run
 
 
 def without_test_data(dataset: Dataset, classes: tuple[int, ...], share: float = 0.1, seed: int = 0) -> Dataset:

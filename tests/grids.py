@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fscil.store import save_tensors, write_json
+from fscil.runtime.files import save_tensors, write_json
 
 
 def session(number, average, base_classes=60, way=5):

@@ -14,7 +14,7 @@ from PIL import Image
 from fscil.cli import main
 from fscil.config import load_recipe
 from fscil.data.images import ArrayPixels, Dataset, Images
-from fscil.runs import Run
+from fscil.training.run_folder import Run
 
 NAMES = ("ant", "bee", "cat", "dög", "eel", "fox", "gnu", "hen", "ibis", "鹿", "koala", "lynx")
 SIZE = 16

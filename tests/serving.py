@@ -16,7 +16,7 @@ import uvicorn
 from PIL import Image
 
 from fscil.classifier import Classifier, StoredClassifier
-from fscil.classifier.network import Blueprint, Network
+from fscil.classifier.encoder import Blueprint, Network
 from fscil.data.images import Resize
 from fscil.preprocess import Preprocess
 from fscil.serve.app import make_app

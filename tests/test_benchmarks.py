@@ -21,7 +21,7 @@ from fscil.augment import Views, mix_classes
 from fscil.losses import angular_penalty
 from fscil.methods import Alice
 from fscil.preprocess import STATISTICS, normalise
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import small_config, tiny_dataset
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

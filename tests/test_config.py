@@ -398,7 +398,7 @@ def test_recipes_survive_the_round_trip(name, tmp_path):
 
 @pytest.fixture(scope="module")
 def paper():
-    return tomllib.loads((resources.files("fscil") / "paper.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((resources.files("fscil.experiments") / "paper.toml").read_text(encoding="utf-8"))
 
 
 def test_all_rows_of_the_paper_are_there(paper):

@@ -17,16 +17,16 @@ from torch import nn
 import fscil
 from fscil import export
 from fscil.classifier import Classifier
-from fscil.classifier.network import Blueprint, Network
+from fscil.classifier.encoder import Blueprint, Network
 from fscil.config import load_recipe
 from fscil.data.images import Resize
 from fscil.errors import ExportError, StoreError
-from fscil.experiments import train
+from fscil.experiments.run import train
 from fscil.export import describe, export_onnx, gallery_beside, prepare
 from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES, Calibration, Evidence
 from fscil.preprocess import Preprocess
-from fscil.runs import Run
+from fscil.training.run_folder import Run
 from helpers import NAMES, SMALL, picture
 
 onnx = pytest.importorskip("onnx", reason="the export extra is not installed")

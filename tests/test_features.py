@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from fscil.data.images import ArrayPixels, Images
+from fscil.experiments.sessions import base_images, walk_all
 from fscil.features import FeatureExtractor
 from fscil.methods import Alice
 from fscil.models import build_backbone
 from fscil.preprocess import Preprocess
 from fscil.protocol import Protocol
-from fscil.sessions import base_images, walk_all
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import SIZE, part, small_config, tiny_dataset
 
 CPU = torch.device("cpu")

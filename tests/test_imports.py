@@ -16,7 +16,10 @@ def run(program, *arguments):
     return found.stdout
 
 
-LIGHT = ["fscil", "cli", "config", "data", "errors", "metrics", "progress", "protocol", "report", "runs", "store"]
+LIGHT = [
+    *("fscil", "cli", "config", "data", "errors", "metrics", "protocol", "report"),
+    *("runtime.progress", "runtime.files", "training.run_folder"),
+]
 
 
 @pytest.mark.parametrize("name", LIGHT)

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fscil.classifier import Classifier
-from fscil.classifier.network import Blueprint, Network
+from fscil.classifier.encoder import Blueprint, Network
 from fscil.data.images import Resize
 from fscil.errors import StoreError
 from fscil.models import build_backbone

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fscil.allocator import tune_allocator
     from fscil.augment import mix_classes, pair_label
     from fscil.classifier import Classifier, Prediction
     from fscil.config import Config, load_recipe
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from fscil.metrics import harmonic_accuracy
     from fscil.models import build_backbone
     from fscil.protocol import Protocol, published_draw
+    from fscil.runtime.allocator import tune_allocator
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,7 @@ _HOMES = {
     "mix_classes": "augment",
     "pair_label": "augment",
     "published_draw": "protocol",
-    "tune_allocator": "allocator",
+    "tune_allocator": "runtime.allocator",
 }
 
 __all__ = [

@@ -24,13 +24,13 @@ from fscil import __version__
 from fscil.classifier import Classifier
 from fscil.data import glyphs
 from fscil.data.images import Resize
+from fscil.data.photos import Source, as_list, pixels
 from fscil.errors import ExportError
 from fscil.gallery import Gallery
 from fscil.models import Backbone
 from fscil.openset import DEFAULT_SCORE, Calibration
-from fscil.photos import Source, as_list, pixels
 from fscil.preprocess import Preprocess
-from fscil.store import replacing, write_bytes
+from fscil.runtime.files import replacing, write_bytes
 
 Floats: TypeAlias = NDArray[np.float32]
 

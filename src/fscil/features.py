@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fscil.data.images import Images, Pixels
 from fscil.models import folded
 from fscil.preprocess import Preprocess
-from fscil.progress import Bar
+from fscil.runtime.progress import Bar
 
 
 class FeatureExtractor:

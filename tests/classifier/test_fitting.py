@@ -10,9 +10,9 @@ from PIL import Image
 from fscil import Classifier
 from fscil.config import load_recipe
 from fscil.errors import BadImageError, ConfigError, DataError, FscilWarning, StoreError
-from fscil.experiments import train
-from fscil.runs import Run
-from fscil.store import load_tensors
+from fscil.experiments.run import train
+from fscil.runtime.files import load_tensors
+from fscil.training.run_folder import Run
 from helpers import NAMES, SMALL, SMALL_NETWORK, picture, write_images
 
 

@@ -8,10 +8,10 @@ from PIL import Image
 
 from fscil import Classifier
 from fscil.classifier import StoredClassifier, stored
-from fscil.classifier.network import Network
+from fscil.classifier.encoder import Network
+from fscil.classifier.model_folder import ModelFolder
 from fscil.errors import ClassNameError, DataError, FscilWarning, StoreError, UnknownClassError
 from fscil.gallery import Photo
-from fscil.modelfolder import ModelFolder
 from helpers import NAMES, picture
 
 NEW = [picture(9, seed) for seed in range(4)]

@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-from fscil.store import load_tensors, read_json, save_tensors, write_json
+from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json
 
 # Writes half of the new content to the disk, says so, and waits for its death.
 HALF = """
 import os, sys
 from pathlib import Path
-from fscil.store import replacing
+from fscil.runtime.files import replacing
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"x" * 100_000)
     file.flush()
@@ -28,7 +28,7 @@ OVER_AND_OVER = """
 import sys
 from pathlib import Path
 import torch
-from fscil.store import save_tensors
+from fscil.runtime.files import save_tensors
 number = 0
 while True:
     number += 1

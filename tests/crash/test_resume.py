@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
-from fscil.runs import Run
-from fscil.store import load_tensors
+from fscil.runtime.files import load_tensors
+from fscil.training.run_folder import Run
 from helpers import call, sets, start, write_images
 
 PATIENCE = 120.0  # seconds until a test gives up; nothing is measured by it

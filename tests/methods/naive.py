@@ -8,11 +8,11 @@ from functools import cache
 import torch
 
 from fscil.data.images import Images
+from fscil.experiments.sessions import base_images
 from fscil.methods import METHODS
-from fscil.methods.finetuning import descend
+from fscil.methods.toolkit.train_on_images import descend
 from fscil.protocol import Protocol
-from fscil.sessions import base_images
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import NAMES, small_config, tiny_dataset
 
 DATA = tiny_dataset(12, train=8, test=4)

@@ -10,11 +10,11 @@ import torch
 
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
+from fscil.experiments.sessions import base_images
 from fscil.methods import Alice
-from fscil.methods.parts import views_of
 from fscil.protocol import Protocol
-from fscil.sessions import base_images
-from fscil.training import Batch, Trainer
+from fscil.training.build import views_of
+from fscil.training.loop import Batch, Trainer
 from helpers import SIZE, part, small_config, tiny_dataset
 
 CPU = torch.device("cpu")

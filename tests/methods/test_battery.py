@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fscil import sessions
 from fscil.data.images import ArrayPixels, Images
+from fscil.experiments import sessions
 from fscil.methods import METHODS
 from fscil.protocol import Protocol
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import NAMES, small_config, tiny_dataset
 
 CPU = torch.device("cpu")

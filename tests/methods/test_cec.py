@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fscil.errors import ProtocolError
 from fscil.methods import cec
 from fscil.methods.cec import Cec, GraphAttention, episode, episodes_of, rotated
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import part, small_config
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from naive import cosine as naive_cosine
 from naive import distillation as naive_distillation
 
 from fscil.methods import METHODS, icarl
-from fscil.methods.distillation import distillation, frozen
-from fscil.methods.exemplars import herding
+from fscil.methods.toolkit.distillation import distillation, frozen
+from fscil.methods.toolkit.exemplars import herding
 from helpers import small_config
 
 

@@ -7,9 +7,9 @@ from naive import BASE, DATA, fitted, session
 from fscil.data.images import ArrayPixels, Images
 from fscil.methods import METHODS
 from fscil.methods.joint import Joint
-from fscil.methods.learner import Learner
-from fscil.runs import Run
-from fscil.training import Trainer
+from fscil.methods.toolkit.growing_network import Learner
+from fscil.training.loop import Trainer
+from fscil.training.run_folder import Run
 from helpers import small_config
 
 CPU = torch.device("cpu")

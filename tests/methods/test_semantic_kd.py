@@ -10,9 +10,9 @@ from word_systems import BASE, DATA, TABLE, build_system, session, write
 
 from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import semantic_kd
-from fscil.methods.distillation import distillation
-from fscil.methods.feature_training import standardised
 from fscil.methods.semantic_kd import SemanticKD, SemanticMapping, superclasses
+from fscil.methods.toolkit.distillation import distillation
+from fscil.methods.toolkit.train_on_features import standardised
 
 build = partial(build_system, SemanticKD)
 

@@ -10,10 +10,10 @@ from word_systems import BASE, CPU, DATA, TABLE, build_system, session, write
 
 from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import synthesized
-from fscil.methods.distillation import distillation
-from fscil.methods.feature_training import fit, generator_of, standardised
 from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
-from fscil.training import Trainer
+from fscil.methods.toolkit.distillation import distillation
+from fscil.methods.toolkit.train_on_features import fit, generator_of, standardised
+from fscil.training.loop import Trainer
 from helpers import small_config
 
 build = partial(build_system, Synthesized)

@@ -10,9 +10,9 @@ from naive import cross_entropy, some_views, watch
 from fscil.data.images import Images
 from fscil.methods import topic
 from fscil.methods.finetune import FineTune
-from fscil.methods.neural_gas import NO_EDGE
+from fscil.methods.toolkit.neural_gas import NO_EDGE
 from fscil.methods.topic import Topic, anchor_loss, min_max_loss, node_spread
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import part, small_config
 
 CPU = torch.device("cpu")

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from fscil import sessions
+from fscil.experiments import sessions
 from fscil.protocol import Protocol
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 from helpers import NAMES, small_config, tiny_dataset
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from fscil.errors import ConfigError, StoreError
 from fscil.models import build_backbone, load_weights
-from fscil.store import save_tensors
+from fscil.runtime.files import save_tensors
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from fscil.classifier.model_folder import ModelFolder
 from fscil.gallery import Gallery, Photo
-from fscil.modelfolder import ModelFolder
 
 DIM = 6
 NAMES = st.sampled_from(["ant", "bee", "cat", "鹿"])

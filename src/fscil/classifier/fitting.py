@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from fscil import data, photos
-from fscil.classifier.learning import Say, learn
-from fscil.classifier.network import THREADS, Blueprint, Network
+from fscil import data
+from fscil.classifier.encoder import THREADS, Blueprint, Network
+from fscil.classifier.finetuning import Say, learn
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
+from fscil.data import photos
 from fscil.data.images import Dataset, FilePixels, Images, Ints
 from fscil.data.listing import few
+from fscil.data.photos import Source
 from fscil.errors import DataError
-from fscil.experiments import check_finished, load_data, protocol_of
+from fscil.experiments.run import check_finished, load_data, protocol_of
+from fscil.experiments.sessions import base_images
 from fscil.features import FeatureExtractor
 from fscil.gallery import Gallery, Photo, balanced_indices, class_name
-from fscil.methods.parts import backbone_of
-from fscil.photos import Source
-from fscil.runs import Run
-from fscil.sessions import base_images
-from fscil.store import load_tensors
+from fscil.runtime.files import load_tensors
+from fscil.training.build import backbone_of
+from fscil.training.run_folder import Run
 
 FEWEST = 5  # photos with which a class takes part in training
 FROM_SCRATCH = (  # a network small enough for a CPU

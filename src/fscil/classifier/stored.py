@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fscil.classifier.core import Classifier, PathLike, Photos, calibration_of, gallery_of
+from fscil.classifier.model import Classifier, PathLike, Photos, calibration_of, gallery_of
+from fscil.classifier.model_folder import Contents, ModelFolder, Version
 from fscil.errors import DataError, FscilWarning, StoreError
 from fscil.gallery import Gallery, Photo, class_name
-from fscil.modelfolder import Contents, ModelFolder, Version
 from fscil.openset import Calibration
 
 SHORT_JOURNAL = 256  # photos that a journal may hold before it is worth a new snapshot

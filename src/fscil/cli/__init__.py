@@ -25,7 +25,7 @@ app.add_typer(comparisons.commands)
 
 def main() -> None:
     """Entry point: a mistake of the user's gives one line, not a stack trace."""
-    from fscil.allocator import tune_allocator
+    from fscil.runtime.allocator import tune_allocator
 
     tune_allocator()
     warnings.showwarning = _show_warning

@@ -11,7 +11,7 @@ from fscil.errors import ConfigError, FscilError
 
 if TYPE_CHECKING:
     from fscil.config import Config
-    from fscil.grid import Cell
+    from fscil.experiments.grid import Cell
     from fscil.protocol import Draw
 
 commands = typer.Typer()
@@ -50,7 +50,7 @@ def bench(
     Example: fscil bench glyphs --methods alice,cec,finetune --shots 5,1 --seeds 3 --out runs/compare
     """
     from fscil.config import load_recipe
-    from fscil.studies import comparison, default_methods
+    from fscil.experiments.studies import comparison, default_methods
 
     vectors = [f"data.word_vectors={word_vectors}"] if word_vectors else []
     config = load_recipe(recipe, [*(set_ or []), *vectors])
@@ -77,8 +77,8 @@ def study(
 
     Example: fscil study ablation glyphs --shots 5 --out runs/ablation
     """
-    from fscil import studies
     from fscil.config import load_recipe
+    from fscil.experiments import studies
 
     makers = {"ablation": studies.ablation, "margin-scale": studies.margin_and_scale}
     if which not in makers:
@@ -104,8 +104,8 @@ def _run(
     device: str,
     quiet: bool,
 ) -> None:
-    from fscil.grid import Grid
-    from fscil.training import pick_device
+    from fscil.experiments.grid import Grid
+    from fscil.training.loop import pick_device
 
     counts = numbers(shots) if shots else config.protocol.shots
     chosen: list[Draw] = list(dict.fromkeys([config.protocol.draw, *range(draws)]))

@@ -87,7 +87,7 @@ def fit(
 
 def _refuse_existing(out: Path, force: bool) -> None:
     """Before any work is done for it."""
-    from fscil.modelfolder import ModelFolder
+    from fscil.classifier.model_folder import ModelFolder
 
     model = ModelFolder(out)
     if model.exists():
@@ -124,7 +124,7 @@ def enroll(
 
 def _wanted(what: Sequence[str]) -> dict[str, list[Path]]:
     """Class names and photos, from either form of the command."""
-    from fscil import photos
+    from fscil.data import photos
 
     if len(what) == 1:
         folder = Path(what[0]).expanduser()
@@ -141,7 +141,7 @@ def _wanted(what: Sequence[str]) -> dict[str, list[Path]]:
 
 def _expanded(paths: Iterable[str | Path]) -> list[Path]:
     """Folders replaced by the photos in them."""
-    from fscil import photos
+    from fscil.data import photos
 
     found: list[Path] = []
     for path in (Path(path).expanduser() for path in paths):
@@ -199,7 +199,7 @@ def predict(
     Example: fscil predict birds.fscil holiday/ --csv > holiday.csv
     """
     from fscil.classifier import Classifier
-    from fscil.progress import Bar
+    from fscil.runtime.progress import Bar
 
     if as_json and as_csv:
         raise ConfigError("--json or --csv, not both.")
@@ -223,9 +223,9 @@ def classes(model: Model) -> None:
 
     Example: fscil classes birds.fscil
     """
-    from fscil.classifier.core import gallery_of
+    from fscil.classifier.model import gallery_of
+    from fscil.classifier.model_folder import ModelFolder
     from fscil.data.listing import few
-    from fscil.modelfolder import ModelFolder
 
     known = gallery_of(ModelFolder(model).read()).classes()
     table(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from fscil.config import Config
-    from fscil.runs import Run
+    from fscil.training.run_folder import Run
 
 commands = typer.Typer()
 
@@ -70,7 +70,7 @@ def train(
     Example: fscil train cifar100 --data datasets --out runs/cifar --set model.width=16 --set train.epochs=10
     """
     from fscil.config import load_recipe
-    from fscil.training import pick_device
+    from fscil.training.loop import pick_device
 
     config, chosen = load_recipe(recipe, set_ or []), pick_device(device)
     folder = out or Path("runs") / Path(recipe).stem
@@ -83,14 +83,14 @@ def train(
 
 
 def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
-    from fscil.runs import Run
+    from fscil.training.run_folder import Run
 
     return Run.create(folder, config, {"data": str(data.expanduser().resolve()) if data else None})
 
 
 def _resumed(config: "Config", folder: Path) -> "Run":
     from fscil.config import difference, flatten
-    from fscil.runs import Run
+    from fscil.training.run_folder import Run
 
     run = Run.open(folder)
     asked = flatten(config)
@@ -104,7 +104,7 @@ def _resumed(config: "Config", folder: Path) -> "Run":
 
 
 def _train(config: "Config", run: "Run", data: Path | None, device: "torch.device", again: str, quiet: bool) -> None:
-    from fscil import experiments
+    from fscil.experiments import run as experiments
 
     if run.finished:
         say(f"{run.folder} is already trained.")
@@ -140,8 +140,8 @@ def evaluate(
 
     Writes results.json, table.md, predictions.safetensors and confusion matrices into the run folder.
     """
-    from fscil.runs import Run
-    from fscil.training import pick_device
+    from fscil.training.loop import pick_device
+    from fscil.training.run_folder import Run
 
     counts = None if shots is None else numbers(shots)
     _evaluate(Run.open(run), data, counts, draws, prototypes, pick_device(device), quiet, openset)
@@ -159,9 +159,9 @@ def _evaluate(
 ) -> None:
     from rich.console import Console
 
-    from fscil import experiments
+    from fscil.experiments import run as experiments
     from fscil.report import tables, to_markdown, to_terminal
-    from fscil.store import write_text
+    from fscil.runtime.files import write_text
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
@@ -182,7 +182,7 @@ def demo(
 ) -> None:
     """Train and evaluate ALICE on the embedded characters: a few minutes on a CPU, no download."""
     from fscil.config import load_recipe
-    from fscil.training import pick_device
+    from fscil.training.loop import pick_device
 
     config, chosen = load_recipe("glyphs"), pick_device(device)
     say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")

@@ -34,8 +34,8 @@ from fscil.data.images import (
 )
 from fscil.data.listing import few
 from fscil.errors import BadImageError, DataError, FscilWarning, StoreError
-from fscil.progress import Bar
-from fscil.store import replacing
+from fscil.runtime.files import replacing
+from fscil.runtime.progress import Bar
 
 MARK = b"fscil pixels 1\n\n"  # another number when files are laid out, or images decoded, in another way
 TAIL = struct.Struct("<Q32s")  # length of the index, its SHA-256

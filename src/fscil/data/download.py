@@ -14,8 +14,8 @@ from pathlib import Path
 from fscil import __version__
 from fscil.data import check_name, cifar100, cub200, load, mini_imagenet
 from fscil.errors import DataError, StoreError
-from fscil.progress import Bar
-from fscil.store import digest_of_file
+from fscil.runtime.files import digest_of_file
+from fscil.runtime.progress import Bar
 
 PIECE = 1 << 18  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a sign of life

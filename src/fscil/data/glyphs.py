@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont, features
 
 from fscil.data.images import ArrayPixels, Bytes, Dataset, Images
 from fscil.errors import DataError, FscilWarning, StoreError
-from fscil.store import replacing
+from fscil.runtime.files import replacing
 
 Floats: TypeAlias = NDArray[np.float32]
 

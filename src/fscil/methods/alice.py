@@ -16,9 +16,9 @@ from fscil.errors import ProtocolError
 from fscil.features import FeatureExtractor
 from fscil.gallery import balanced_means, class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.parts import backbone_of, preprocess_of
-from fscil.methods.pretraining import BaseNetwork, base_network, base_step, pretrain
-from fscil.training import Step, Trainer, load_state
+from fscil.training.base_training import BaseNetwork, base_network, base_step, pretrain
+from fscil.training.build import backbone_of, preprocess_of
+from fscil.training.loop import Step, Trainer, load_state
 
 
 class Alice:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.training import Trainer
+from fscil.training.loop import Trainer
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 from fscil.config import Config
 from fscil.data.images import Images, Ints
 from fscil.gallery import class_means
-from fscil.interrupts import stop_requests
 from fscil.methods.base import Memory
-from fscil.methods.learner import Learner, check_numbers
-from fscil.methods.parts import views_of
-from fscil.methods.pretraining import plain_recipe
+from fscil.methods.toolkit.growing_network import Learner, check_numbers
 from fscil.models import CosineHead
-from fscil.progress import Bar
-from fscil.training import Trainer, load_state
+from fscil.runtime.interrupts import stop_requests
+from fscil.runtime.progress import Bar
+from fscil.training.base_training import plain_recipe
+from fscil.training.build import views_of
+from fscil.training.loop import Trainer, load_state
 
 SCALE = 16.0
 WAY, QUERIES = 15, 15  # an episode: classes, and images of each besides the one that is its prototype

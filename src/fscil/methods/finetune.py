@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.methods.base import Memory
-from fscil.methods.finetuning import descend
-from fscil.methods.learner import Learner
-from fscil.methods.pretraining import plain_recipe
-from fscil.training import Trainer
+from fscil.methods.toolkit.growing_network import Learner
+from fscil.methods.toolkit.train_on_images import descend
+from fscil.training.base_training import plain_recipe
+from fscil.training.loop import Trainer
 
 
 class FineTune:

@@ -14,12 +14,12 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.distillation import distillation
-from fscil.methods.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.finetuning import descend
-from fscil.methods.learner import Learner
-from fscil.methods.pretraining import plain_recipe
-from fscil.training import Trainer
+from fscil.methods.toolkit.distillation import distillation
+from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
+from fscil.methods.toolkit.growing_network import Learner
+from fscil.methods.toolkit.train_on_images import descend
+from fscil.training.base_training import plain_recipe
+from fscil.training.loop import Trainer
 
 
 class ICarl:

@@ -8,10 +8,10 @@ from torch import Tensor
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.methods.base import Memory
-from fscil.methods.exemplars import from_tensors, joined, to_tensors
-from fscil.methods.learner import Learner, check_numbers
-from fscil.methods.pretraining import plain_recipe
-from fscil.training import Trainer
+from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
+from fscil.methods.toolkit.growing_network import Learner, check_numbers
+from fscil.training.base_training import plain_recipe
+from fscil.training.loop import Trainer
 
 
 class Joint:

@@ -16,13 +16,13 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.distillation import frozen
-from fscil.methods.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.finetuning import descend
-from fscil.methods.learner import Learner, check_numbers, mean_length
-from fscil.methods.pretraining import PLAIN_SCALE, plain_recipe
+from fscil.methods.toolkit.distillation import frozen
+from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
+from fscil.methods.toolkit.growing_network import Learner, check_numbers, mean_length
+from fscil.methods.toolkit.train_on_images import descend
 from fscil.models import CosineHead
-from fscil.training import Trainer
+from fscil.training.base_training import PLAIN_SCALE, plain_recipe
+from fscil.training.loop import Trainer
 
 LESS_FORGET = 5.0  # weight of that loss for as many new classes as old ones
 HARDEST, MARGIN = 2, 0.5  # of the ranking: how many new classes, and by how much to beat them

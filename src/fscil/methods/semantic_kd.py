@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.data.word_vectors import check_unchanged, class_vectors
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.distillation import distillation
-from fscil.methods.feature_training import SESSION_STEPS, Loss, fit, generator_of, standardised
-from fscil.methods.learner import Learner, check_numbers
-from fscil.methods.pretraining import plain_recipe
-from fscil.training import Trainer, load_state
-from fscil.words import check_unchanged, class_vectors
+from fscil.methods.toolkit.distillation import distillation
+from fscil.methods.toolkit.growing_network import Learner, check_numbers
+from fscil.methods.toolkit.train_on_features import SESSION_STEPS, Loss, fit, generator_of, standardised
+from fscil.training.base_training import plain_recipe
+from fscil.training.loop import Trainer, load_state
 
 EPOCHS, BATCH, RATE = 30, 128, 1e-3  # on the base features
 SESSION_RATE = 5e-5

@@ -16,13 +16,13 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.exemplars import NOTHING, from_tensors, joined, to_tensors
-from fscil.methods.finetuning import descend
-from fscil.methods.learner import Learner
-from fscil.methods.neural_gas import NeuralGas
-from fscil.methods.parts import preprocess_of
-from fscil.methods.pretraining import plain_recipe
-from fscil.training import Trainer
+from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, joined, to_tensors
+from fscil.methods.toolkit.growing_network import Learner
+from fscil.methods.toolkit.neural_gas import NeuralGas
+from fscil.methods.toolkit.train_on_images import descend
+from fscil.training.base_training import plain_recipe
+from fscil.training.build import preprocess_of
+from fscil.training.loop import Trainer
 
 NODES = 400  # for the base classes; each new class brings one more
 ANCHOR_WEIGHT = 32.0

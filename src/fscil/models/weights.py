@@ -14,7 +14,7 @@ from fscil.errors import ConfigError
 from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import efficientnet_lite0
 from fscil.models.resnet import Stem, resnet10, resnet18, resnet20
-from fscil.store import load_tensors
+from fscil.runtime.files import load_tensors
 
 CLASSIFIERS = ("fc.", "_fc.", "classifier.", "head.", "linear.")
 SAVE_ADVICE = "Save one with torch.save(model.state_dict(), FILE) or as .safetensors."

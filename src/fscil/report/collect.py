@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fscil.errors import StoreError
 from fscil.metrics import confusion_matrix, mean_and_interval
-from fscil.store import load_tensors, read_json
+from fscil.runtime.files import load_tensors, read_json
 
 NAMES = {
     "alice": "ALICE",

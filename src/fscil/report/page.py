@@ -10,7 +10,7 @@ from fscil.report.blocks import FigureBlock, TableBlock
 from fscil.report.collect import Results, Row, read
 from fscil.report.provenance import cross_entropy, departures, provenance
 from fscil.report.tables import DATA_NAMES, MEASURES, paper_ablation, paper_results
-from fscil.store import load_tensors, write_text
+from fscil.runtime.files import load_tensors, write_text
 
 SOURCES = {"reported": "as reported in the paper", "rerun": "rerun by the paper's authors", "paper": "the paper's own"}
 _MAPPED = {  # in the paper's figure, by the first row that starts from it

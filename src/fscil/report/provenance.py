@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fscil.config import flatten, load_recipe
-from fscil.progress import clock
 from fscil.report.blocks import TableBlock
 from fscil.report.collect import Results, Row
 from fscil.report.tables import DATA_NAMES
+from fscil.runtime.progress import clock
 
 KEPT = {"images": "images", "floats": "numbers"}
 
@@ -33,7 +33,7 @@ def _unlike_the_paper(results: Results, row: Row) -> dict[str, tuple[Any, Any]]:
     changed = row.results[0]["departures"]
     if results.kind == "bench" or results.about["data"] not in DATA_NAMES:
         return {key: (here, there) for key, (here, there) in changed.items() if key != "method"}
-    from fscil.studies import ablation, margin_and_scale
+    from fscil.experiments.studies import ablation, margin_and_scale
 
     recipe = load_recipe(results.about["data"])
     study = {"ablation": ablation, "margin-scale": margin_and_scale}[results.kind]

@@ -38,14 +38,14 @@ class Table:
 
 def paper_results() -> list[dict[str, Any]]:
     """The rows of the paper's tables, in percent."""
-    text = (resources.files("fscil") / "paper.toml").read_text(encoding="utf-8")
+    text = (resources.files("fscil.experiments") / "paper.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["result"]
     return rows
 
 
 def paper_ablation() -> dict[str, dict[str, Any]]:
     """The rows of the paper's ablation table (CIFAR100, 5-shot), by what each adds."""
-    text = (resources.files("fscil") / "paper.toml").read_text(encoding="utf-8")
+    text = (resources.files("fscil.experiments") / "paper.toml").read_text(encoding="utf-8")
     return {row["label"]: row for row in tomllib.loads(text)["ablation"]}
 
 

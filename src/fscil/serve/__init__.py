@@ -43,10 +43,10 @@ def run(
         raise ConfigError(f"The service needs {error.name}. Run: pip install 'fscil[serve]'") from error
     from PIL import Image
 
-    from fscil.allocator import tune_allocator
     from fscil.classifier import StoredClassifier
+    from fscil.runtime.allocator import tune_allocator
     from fscil.serve.app import make_app
-    from fscil.serve.guard import is_loopback
+    from fscil.serve.auth import is_loopback
     from fscil.serve.keys import MAKE_ONE, Keys
     from fscil.serve.limits import Limits
     from fscil.serve.service import Service

@@ -14,7 +14,10 @@ from starlette.responses import JSONResponse
 from fscil import __version__
 from fscil.errors import ClassNameError, DataError, UnknownClassError
 from fscil.gallery import ClassInfo
-from fscil.serve.answers import (
+from fscil.serve.auth import Guard
+from fscil.serve.keys import Keys
+from fscil.serve.middleware import Gate, problem
+from fscil.serve.schemas import (
     Enrolled,
     Forgotten,
     Health,
@@ -25,9 +28,6 @@ from fscil.serve.answers import (
     Problem,
     Ranked,
 )
-from fscil.serve.gate import Gate, problem
-from fscil.serve.guard import Guard
-from fscil.serve.keys import Keys
 from fscil.serve.service import Service
 from fscil.serve.uploads import uploads
 

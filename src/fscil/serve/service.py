@@ -11,12 +11,12 @@ import torch
 from starlette.exceptions import HTTPException
 from torch import Tensor
 
-from fscil import photos
 from fscil.classifier import Classifier, Prediction, StoredClassifier
+from fscil.data import photos
 from fscil.data.images import Bytes
+from fscil.data.photos import Loaded
 from fscil.errors import BadImageError, HugeImageError, UnsupportedImageError
 from fscil.gallery import ClassInfo, Photo, class_name
-from fscil.photos import Loaded
 from fscil.serve.batching import Batcher
 from fscil.serve.limits import RETRY, Limits, Slots
 from fscil.serve.telemetry import Telemetry

@@ -1,0 +1,15 @@
+"""A model on disk: one folder with weights, a gallery snapshot and a journal of what was enrolled since.
+
+model.json                    what the model is; names, sizes and checksums of the files that make it up
+weights-<sha8>.safetensors    the network
+gallery-<n>.safetensors       the snapshot of generation n
+journal-<n>.jsonl             one line per record since: its checksum, a space, the record as JSON
+.lock, .server                held by whoever writes, and by a server
+
+Replacing model.json is the moment at which a new generation takes over; files that it does not name are leftovers. A
+record is on disk when `append` returns.
+"""
+
+from fscil.classifier.model_folder.folder import Contents, ModelFolder, Version
+
+__all__ = ["Contents", "ModelFolder", "Version"]

@@ -1,0 +1,276 @@
+"""The folder of a model: what is in it, and how one generation of files takes the place of another."""
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fscil.classifier.model_folder import journal
+from fscil.classifier.model_folder.journal import JournalError, Place
+from fscil.errors import FscilWarning, StoreError
+from fscil.runtime import locks
+from fscil.runtime.files import cannot_write, load_tensors, pack_tensors, read_json, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+SCHEMA = 1
+MANIFEST = "model.json"
+OURS = re.compile(
+    r"model\.json|weights-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
+    r"|\.lock|\.server|\.[^/\\]+\.part"
+)
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where a model stands: two are equal if and only if nothing has changed in between."""
+
+    generation: int
+    base: str  # checksum of model.json
+    end: Place  # of the journal
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    weights: dict[str, "Tensor"]
+    about: dict[str, Any]
+    snapshot: dict[str, "Tensor"]
+    records: list[dict[str, Any]]  # in the order in which they were appended
+    version: Version
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """model.json: the files of one generation."""
+
+    generation: int
+    about: dict[str, Any]
+    files: dict[str, dict[str, Any]]  # weights, gallery -> name, size, sha256
+    journal: str
+    checksum: str
+
+    @property
+    def names(self) -> set[str]:
+        return {MANIFEST, locks.LOCK, locks.SERVER, self.journal, *(file["name"] for file in self.files.values())}
+
+    def version(self, end: Place) -> Version:
+        return Version(self.generation, self.checksum, end)
+
+    @property
+    def start(self) -> Place:
+        return Place(0, self.checksum)
+
+
+class ModelFolder:
+    """One model folder. Readers take no lock, writers queue, a server keeps writers of other processes out."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._seen: Version | None = None  # up to here the journal was found whole and need not be read again
+
+    def exists(self) -> bool:
+        return (self.path / MANIFEST).is_file()
+
+    def stranger(self) -> Path | None:
+        """Something that is not of a model, in a folder that is none: then no model may be made of it."""
+        if self.exists() or not self.path.exists():
+            return None
+        return next((each for each in self.path.iterdir() if not OURS.fullmatch(each.name)), None)
+
+    # Reading, also while another process writes
+
+    def read(self) -> Contents:
+        """Everything, checked. A torn last line was never acknowledged: it is dropped, with a warning."""
+        return self._steadily(self._read)
+
+    def version(self) -> Version:
+        """Cheap: reads model.json and what came to the journal since the last look."""
+        return self._steadily(lambda manifest: manifest.version(self._end(manifest)))
+
+    def records_since(self, version: Version) -> list[dict[str, Any]] | None:
+        """What was appended after this version; None if this is another model since then: read it again."""
+
+        def look(manifest: _Manifest) -> list[dict[str, Any]] | None:
+            if manifest.version(version.end) != version:
+                return None
+            try:
+                return journal.scan(self.path / manifest.journal, version.end).records
+            except JournalError:
+                return None
+
+        return self._steadily(look)
+
+    # Writing
+
+    def create(
+        self,
+        weights: Mapping[str, "Tensor"],
+        about: Mapping[str, Any],
+        snapshot: Mapping[str, "Tensor"],
+        expected: Version | None = None,
+    ) -> Version:
+        """A new model, or all of a model anew: then `expected` refuses to, if it is no longer at that version."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            strange = self.stranger()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        if strange:
+            raise StoreError(f"{self.path} holds something else ({strange.name}). Choose another folder.")
+        with locks.writing(self.path):
+            generation = 1
+            if self.exists():
+                old = self._manifest()
+                generation = old.generation + 1
+                if expected and old.version(self._end(old)) != expected:
+                    raise StoreError(f"{self.path}: the model has changed since it was read. Read it again first.")
+            content = pack_tensors(weights)
+            name = f"weights-{hashlib.sha256(content).hexdigest()[:8]}.safetensors"
+            return self._commit(generation, self._put(name, content), about, snapshot)
+
+    def append(self, record: Mapping[str, Any]) -> Version:
+        """One record to the journal; it is on disk when this returns."""
+        with self._changing() as manifest:
+            end = self._end(manifest)
+            self._remove_leftovers(manifest)
+            self._seen = manifest.version(journal.append(self.path / manifest.journal, end, record))
+            return self._seen
+
+    def compact(self, change: Callable[[Contents], tuple[Mapping[str, Any], Mapping[str, "Tensor"]]]) -> Version:
+        """Description and snapshot become what `change` makes of all there is; the journal starts empty.
+
+        Nobody else can write meanwhile, nor may `change` itself write to this model.
+        """
+        with self._changing() as manifest:
+            about, snapshot = change(self._read(manifest))
+            return self._commit(manifest.generation + 1, manifest.files["weights"], about, snapshot)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """For the life of a server: writers of other processes are told so, its own go on."""
+        self._manifest()
+        with locks.serving(self.path):
+            yield
+
+    # Inside
+
+    def _steadily(self, look: Callable[[_Manifest], T]) -> T:
+        """Look at one generation; again if another took over, and its files went, while we looked."""
+        while True:
+            manifest = self._manifest()
+            try:
+                return look(manifest)
+            except StoreError:
+                if self._manifest() == manifest:
+                    raise
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Manifest]:
+        self._manifest()  # no lock in a folder that is no model
+        with locks.writing(self.path):
+            yield self._manifest()
+
+    def _manifest(self) -> _Manifest:
+        path = self.path / MANIFEST
+        try:
+            content = read_json(path)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise StoreError(
+                    f"{self.path} is not a model: it has no {MANIFEST}. Make one with: fscil fit DIR -o {self.path}"
+                ) from None
+            raise
+        if not isinstance(content, dict):
+            content = {}
+        schema = content.get("schema")
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
+        checksum = content.pop("sha256", None)
+        if checksum != _checksum(content):
+            raise StoreError(
+                f"{path}: its checksum is wrong: the file was damaged or changed, or is of another program. "
+                f"Restore it from a copy."
+            )
+        found = _Manifest(content["generation"], content["about"], content["files"], content["journal"], checksum)
+        if not all(OURS.fullmatch(name) for name in found.names):
+            raise StoreError(f"{path}: names files that are not a model's. Do not trust where it came from.")
+        return found
+
+    def _read(self, manifest: _Manifest) -> Contents:
+        weights, snapshot = (
+            load_tensors(self.path / manifest.files[kind]["name"], manifest.files[kind]["sha256"])[0]
+            for kind in ("weights", "gallery")
+        )
+        path = self.path / manifest.journal
+        found = journal.scan(path, manifest.start)
+        if found.torn:
+            with locks.no_writer(self.path) as alone:  # otherwise the line is not torn, but being written
+                if alone:
+                    found = journal.scan(path, manifest.start)
+                    if found.torn:
+                        self._warn(path, len(found.records))
+        version = self._seen = manifest.version(found.end)
+        return Contents(weights, manifest.about, snapshot, found.records, version)
+
+    def _warn(self, path: Path, whole: int) -> None:
+        warnings.warn(
+            f"{path}: the last line is torn, because a writer was stopped before it was done, and is left out. "
+            f"The {whole} records before it are whole.",
+            FscilWarning,
+            stacklevel=5,
+        )
+
+    def _end(self, manifest: _Manifest) -> Place:
+        """Of the whole lines of the journal."""
+        path, seen = self.path / manifest.journal, self._seen
+        start = seen.end if seen and seen.base == manifest.checksum else manifest.start
+        try:
+            end = journal.scan(path, start).end
+        except JournalError:  # if it is only that somebody put an older copy back
+            end = journal.scan(path, manifest.start).end
+        self._seen = manifest.version(end)
+        return end
+
+    def _put(self, name: str, content: bytes) -> dict[str, Any]:
+        write_bytes(self.path / name, content)
+        return {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def _commit(
+        self, generation: int, weights: dict[str, Any], about: Mapping[str, Any], snapshot: Mapping[str, "Tensor"]
+    ) -> Version:
+        """Write the files of a generation, then the model.json that names them, then remove those of the last."""
+        content = {
+            "schema": SCHEMA,
+            "generation": generation,
+            "about": json.loads(json.dumps(about, allow_nan=False)),  # as it will be read: lists, not tuples
+            "files": {
+                "weights": weights,
+                "gallery": self._put(f"gallery-{generation}.safetensors", pack_tensors(snapshot)),
+            },
+            "journal": f"journal-{generation}.jsonl",
+        }
+        write_bytes(self.path / f"journal-{generation}.jsonl", b"")
+        write_json(self.path / MANIFEST, {**content, "sha256": _checksum(content)})
+        manifest = self._manifest()
+        self._remove_leftovers(manifest)
+        self._seen = manifest.version(manifest.start)
+        return self._seen
+
+    def _remove_leftovers(self, manifest: _Manifest) -> None:
+        """Of earlier generations, and of writers that were killed."""
+        for path in self.path.iterdir():
+            if OURS.fullmatch(path.name) and path.name not in manifest.names:
+                with suppress(OSError):  # as where somebody still reads it: next time
+                    path.unlink(missing_ok=True)
+
+
+def _checksum(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

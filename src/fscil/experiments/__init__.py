@@ -1,0 +1,1 @@
+"""From a recipe to results: sessions, runs, grids and the paper's studies."""

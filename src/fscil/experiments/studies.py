@@ -1,0 +1,85 @@
+"""The paper's comparison, ablation and margin/scale study, as cells of a grid."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fscil.config import Config, load_recipe
+from fscil.errors import ConfigError
+from fscil.experiments.grid import Cell
+from fscil.experiments.run import PAPER_DATA
+from fscil.methods import METHODS
+from fscil.methods.base import judged_last, needs_words
+
+MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+SCALES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+UNMIXED_BATCH = 512  # of the paper, in the rows without class augmentation
+
+
+def _seeded(config: Config, seed: int) -> Config:
+    return replace(config, train=replace(config.train, seed=seed))
+
+
+def _without_mixing(config: Config) -> Config:
+    """The larger batch belongs to the paper's other training settings; a recipe that has its own keeps its batch."""
+    train, unmixed = config.train, replace(config, mixing=replace(config.mixing, repeats=0))
+    if config.data.name in PAPER_DATA:
+        paper = load_recipe(config.data.name).train
+        if replace(train, seed=paper.seed, checkpoint_minutes=paper.checkpoint_minutes) == paper:
+            return replace(unmixed, train=replace(train, batch=UNMIXED_BATCH))
+    return unmixed
+
+
+def default_methods(config: Config) -> list[str]:
+    """All that can run at little cost: those that use class names only where there are word vectors."""
+    return [
+        name
+        for name, method in METHODS.items()
+        if not judged_last(method) and (config.data.word_vectors or not needs_words(method))
+    ]
+
+
+def comparison(config: Config, methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """Every method under every seed, the rest equal."""
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise ConfigError(f"--methods: no method named {', '.join(unknown)}. Known are {', '.join(METHODS)}.")
+    return [
+        Cell(name, _seeded(replace(config, method=name), seed)) for name in dict.fromkeys(methods) for seed in seeds
+    ]
+
+
+def ablation(config: Config, seeds: Sequence[int]) -> list[Cell]:
+    """The 7 rows of the paper's ablation table, from 5 trainings: one part of ALICE after the other is added.
+
+    The recipe stands for the whole method; where it has no class augmentation, the last row mixes once per image.
+    """
+    whole = replace(config, method="alice", mixing=replace(config.mixing, repeats=config.mixing.repeats or 1))
+    two_views = _without_mixing(whole)
+    projection = replace(two_views, views=replace(two_views.views, count=1))
+    angular = replace(projection, model=replace(projection.model, projection=0))
+    entropy = replace(angular, loss=replace(angular.loss, kind="softmax", margin=0.0, margin_warmup=0.0))
+
+    def unbalanced(one: Config) -> Config:
+        return replace(one, test=replace(one.test, prototypes="all"))
+
+    rows = {
+        "cross-entropy": unbalanced(entropy),
+        "cross-entropy, balanced": entropy,
+        "angular penalty": unbalanced(angular),
+        "angular penalty, balanced": angular,
+        "+ projection": projection,
+        "+ two views": two_views,
+        "+ class augmentation": whole,
+    }
+    return [Cell(label, _seeded(row, seed)) for seed in seeds for label, row in rows.items()]
+
+
+def margin_and_scale(config: Config, seeds: Sequence[int]) -> list[Cell]:
+    """Two sweeps, two views on and class augmentation off: the margin at scale 30, then the scale at margin 0.4."""
+    plain = _without_mixing(replace(config, method="alice", views=replace(config.views, count=2)))
+    pairs = [(margin, 30.0) for margin in MARGINS] + [(0.4, scale) for scale in SCALES]
+    cells = []
+    for margin, scale in dict.fromkeys(pairs):
+        row = replace(plain, loss=replace(plain.loss, kind="cosface", margin=margin, scale=scale))
+        cells += [Cell(f"m={margin:g} s={scale:g}", _seeded(row, seed)) for seed in seeds]
+    return cells

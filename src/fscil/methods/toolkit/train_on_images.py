@@ -1,0 +1,74 @@
+"""Training on a session's few images, as the systems before ALICE do it: the network goes on learning.
+
+Common to them in the comparison of Tao et al. (CVPR 2020): Nesterov SGD, weight decay 5e-4, some hundred steps, each
+on a batch of all the new images. BatchNorm keeps the statistics of the base classes: five images have none to offer.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fscil.config import Config
+from fscil.data.images import Images
+from fscil.errors import TrainingError
+from fscil.runtime.interrupts import stop_requests
+from fscil.runtime.progress import Bar
+from fscil.training.build import views_of
+from fscil.training.loop import Trainer
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
+
+STEEPEST = 1.0  # norm that a gradient is cut to: without statistics of the batch, BatchNorm no longer tames the rate
+
+
+def descend(
+    parameters: Sequence[nn.Parameter],
+    images: Images,
+    loss: Loss,
+    config: Config,
+    trainer: Trainer,
+    what: str,
+    seed: int,
+    lr: float | None = None,
+) -> None:
+    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session."""
+    settings = config.incremental
+    first_rate = settings.lr if lr is None else lr
+    views = views_of(replace(config, views=replace(config.views, count=1)))
+    optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
+    random = np.random.default_rng([config.train.seed, seed])
+    generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+    batches = _batches(random, len(images), settings.batch)
+    with stop_requests() as stop, Bar(what, settings.steps, quiet=trainer.quiet) as bar:
+        for step in range(settings.steps):
+            optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+            chosen = next(batches)
+            pixels, sizes = images.batch(chosen)
+            view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
+            view = view.contiguous(memory_format=torch.channels_last)
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
+            value.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(parameters, STEEPEST)
+            optimizer.step()
+            if stop.is_set():
+                raise KeyboardInterrupt
+            bar.advance(1)
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        raise TrainingError(
+            f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
+            f"{first_rate:.4g}. Use a lower incremental.lr."
+        )
+
+
+def _batches(random: np.random.Generator, images: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Positions of the images of one step after the other, without end: every image once before any comes again."""
+    while True:
+        order = random.permutation(images)
+        for start in range(0, images, size):
+            yield order[start : start + size]

@@ -1,0 +1,1 @@
+"""Base training: the loop, what a recipe builds, run folders."""

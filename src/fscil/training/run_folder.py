@@ -1,0 +1,199 @@
+"""A run folder: the resolved recipe, metrics, checkpoint, weights and results of one training run.
+
+config.toml              the resolved recipe; `fscil train RUN/config.toml` repeats the run
+run.json                 where the data was, when and with what it was made, whether training is finished
+metrics.jsonl            loss, rate and speed as training went
+checkpoint.safetensors   only while training is unfinished: all that is needed to go on to the same bits
+best.safetensors         likewise, where the result is chosen by validation
+weights.safetensors      the trained backbone
+head.safetensors         its classifier, where that stood on the features themselves and not on a projection
+results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
+"""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fscil import __version__
+from fscil.config import Config, load_recipe, to_toml
+from fscil.errors import StoreError
+from fscil.runtime.files import (
+    SCHEMA,
+    append_json_line,
+    load_tensors,
+    read_json,
+    read_json_lines,
+    save_tensors,
+    write_json,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOCK = ".lock"
+
+
+def machine() -> dict[str, Any]:
+    """What a reader of a figure wants to know about where it was measured."""
+    import os
+
+    import torch
+
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fscil": __version__,
+    }
+
+
+class Run:
+    """One run folder on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, about: Mapping[str, Any]) -> "Run":
+        """A new run; a folder that holds anything else is left alone."""
+        run = cls(folder)
+        if run._about.exists():
+            raise StoreError(
+                f"{folder} already holds a run. Continue it with --resume, or choose another folder with --out."
+            )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError(f"{folder} exists and is not an empty folder. Choose another one with --out.")
+        write_text(run._config, to_toml(config))
+        record = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "finished": False}
+        write_json(run._about, {**record, "command": " ".join(sys.argv[1:]), "machine": machine(), **about})
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        run = cls(folder)
+        if not run._about.is_file():
+            raise StoreError(
+                f"{folder} is not a run folder: it has no run.json. Make one with: fscil train … --out {folder}"
+            )
+        if run.about().get("schema", 0) > SCHEMA:
+            raise StoreError(f"{folder}: written by a newer fscil. Upgrade fscil to read it.")
+        return run
+
+    @property
+    def _about(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.safetensors"
+
+    @property
+    def head(self) -> Path:
+        return self.folder / "head.safetensors"
+
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self._about)
+        return found
+
+    def note(self, **more: Any) -> None:
+        write_json(self._about, {**self.about(), **more})
+
+    def settle(self, config: Config) -> None:
+        """Replace the recipe by one in which nothing is left to be worked out from the data again."""
+        write_text(self._config, to_toml(config))
+
+    def config(self) -> Config:
+        return load_recipe(self._config)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.about().get("finished")) and self.weights.is_file()
+
+    def discard_unbegun(self) -> None:
+        """Undo create, if nothing was learned since: a run that could not begin must not be in the next one's way."""
+        if {path.name for path in self.folder.iterdir()} <= {self._about.name, self._config.name, LOCK}:
+            for path in (self._about, self._config, self.folder / LOCK):
+                path.unlink(missing_ok=True)
+
+    def finish(
+        self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any], head: Mapping[str, "Tensor"] | None = None
+    ) -> None:
+        """Weights first, then the word that they are there; the checkpoint is no longer needed."""
+        if head is not None:
+            save_tensors(self.head, head)
+        save_tensors(self.weights, weights, about)
+        self.note(finished=True)
+        for leftover in ("checkpoint", "best"):
+            (self.folder / f"{leftover}.safetensors").unlink(missing_ok=True)
+
+    def save(self, kind: str, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
+        """kind: "checkpoint" or "best"."""
+        save_tensors(self.folder / f"{kind}.safetensors", tensors, about)
+
+    def has(self, kind: str) -> bool:
+        return (self.folder / f"{kind}.safetensors").exists()
+
+    def load(self, kind: str) -> tuple[dict[str, "Tensor"], dict[str, Any]] | None:
+        return load_tensors(self.folder / f"{kind}.safetensors") if self.has(kind) else None
+
+    def log(self, **values: Any) -> None:
+        append_json_line(self._metrics, values)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_json_lines(self._metrics)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after this step, because it will be done, and logged, again."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+    @contextmanager
+    def board(self, done: int) -> Iterator[Any]:
+        """A writer for TensorBoard where that is installed; steps beyond `done` are about to be done again."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            yield None
+            return
+        with SummaryWriter(str(self.folder / "tensorboard"), purge_step=done + 1) as board:
+            yield board
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer at a time; the lock goes with the process, so a crash leaves none behind."""
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows has no flock, and then goes without
+            yield
+            return
+        try:
+            file = (self.folder / LOCK).open("w")
+        except OSError as error:
+            raise StoreError(f"{self.folder}: cannot be written: {error.strerror}.") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"{self.folder}: another process is working on this run. Wait for it or stop it."
+                ) from None
+            for leftover in self.folder.glob(".*.part"):  # of a writer that was killed
+                leftover.unlink(missing_ok=True)
+            yield

@@ -1,0 +1,108 @@
+"""Training within a number of minutes, stopped and resumed."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscil import Classifier
+from fscil.classifier.finetuning import CAUTION, at_most, largest_limit, make_plan
+from fscil.classifier.fitting import recipe
+from fscil.errors import StoreError
+from fscil.training.loop import Trainer
+from helpers import NAMES, SMALL_NETWORK, ctrl_c_at, part, write_images
+
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0.01, 1.2))
+def test_the_largest_limit_that_keeps_the_share(counts, share):
+    found = largest_limit(counts, share)
+    assert 1 <= found <= max(counts)
+
+    def kept(limit):
+        return sum(min(count, limit) for count in counts)
+
+    assert kept(found) <= share * sum(counts) or found == 1
+    assert found == max(counts) or kept(found + 1) > share * sum(counts)
+
+
+def test_at_most_so_many_of_a_class():
+    base = part([9, 3, 6], 0)
+    found = at_most(base, 4)
+    assert found.counts == {0: 4, 1: 3, 2: 4}
+    assert {*found.rows} <= {*base.rows}
+    assert found.rows.tolist() == at_most(base, 4).rows.tolist()
+    assert at_most(base, None) is base
+
+
+@pytest.fixture
+def epoch(monkeypatch):
+    """Let an epoch seem to take so many seconds."""
+
+    def take(seconds):
+        monkeypatch.setattr(Trainer, "estimate", lambda self, *_: seconds * self.settings.epochs)
+
+    return take
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "epochs", "limit"),
+    [
+        (10, None, 10, None),
+        (10, 100, 10, None),  # never more than the recipe
+        (10, 1, 5, None),
+        (54, 1, 1, None),
+        (108, 1, 1, 5),  # half of an epoch
+    ],
+)
+def test_the_plan_fits_into_the_minutes(epoch, seconds, minutes, epochs, limit):
+    epoch(seconds)
+    config = recipe(True, [*SMALL_NETWORK, "train.epochs=10"])
+    base = part([10, 10, 10], 0)
+    plan = make_plan(config, base, minutes, CPU, True)
+    assert (plan.config.train.epochs, plan.limit) == (epochs, limit)
+    if minutes is not None:
+        assert plan.seconds <= 60 * minutes * CAUTION
+    assert plan.seconds == pytest.approx(seconds * epochs * (1 if limit is None else limit / 10))
+
+
+def test_minutes_are_spoken_of_and_used(epoch, tmp_path):
+    epoch(1200)
+    write_images(tmp_path, train=8, test=0, names=NAMES[:3], split=False)
+    said = []
+    options = {"from_scratch": True, "settings": SMALL_NETWORK, "quiet": True, "say": said.append}
+    made = Classifier.fit(tmp_path, minutes=10, **options)
+    text = "\n".join(said)
+    assert "1 epoch of 9 photos (at most 3 of a class), to stay within 10 min" in text
+    assert made.made["trained on"] == {"classes": 3, "photos": 9}
+    assert [info.photos for info in made.classes()] == [5, 5, 5]  # all photos may be near the mean
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_end(tmp_path):
+    """Ctrl-C in the middle, then the same call again: as if it had not been stopped."""
+    data = write_images(tmp_path / "data", train=6, test=0, names=NAMES[:4], split=False)
+    settings = [*SMALL_NETWORK, "train.epochs=10"]
+    options = {"from_scratch": True, "settings": settings, "quiet": True, "device": "cpu"}
+    with ctrl_c_at(step=15), pytest.raises(KeyboardInterrupt):
+        Classifier.fit(data, work=tmp_path / "work", **options)
+    assert (tmp_path / "work" / "checkpoint.safetensors").is_file()
+    with pytest.raises(StoreError, match=r"begun with other minutes.*delete that folder"):
+        Classifier.fit(data, work=tmp_path / "work", minutes=5, **options)
+
+    again = Classifier.fit(data, work=tmp_path / "work", **options)
+    assert json.loads((tmp_path / "work" / "run.json").read_text())["finished"]
+    straight = Classifier.fit(data, **options)
+    for (name, value), other in zip(
+        again.backbone.state_dict().items(), straight.backbone.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, other), name
+    finished = Classifier.fit(data, work=tmp_path / "work", **options)  # killed before the model was written
+    np.testing.assert_array_equal(finished.gallery.prototypes.numpy(), again.gallery.prototypes.numpy())
+
+    min((data / "ant").iterdir()).unlink()
+    with pytest.raises(StoreError, match="other photos"):
+        Classifier.fit(data, work=tmp_path / "work", **options)

@@ -1,0 +1,406 @@
+"""What a report says is what the results say: figures recomputed by hand, the paper's rows and the differences."""
+
+import re
+import statistics
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fscil.config import load_recipe, to_toml
+from fscil.errors import StoreError
+from fscil.experiments.run import departures
+from fscil.experiments.studies import ablation, margin_and_scale
+from fscil.report import paper_results, write_report
+from fscil.report.collect import read
+from fscil.report.figures import COLOURS
+from fscil.report.provenance import cross_entropy, provenance
+from fscil.report.provenance import departures as unlike_the_paper
+from fscil.report.tables import paper_ablation
+from fscil.runtime.files import read_json, write_json, write_text
+from fscil.training.base_training import plain_recipe
+from grids import ABLATION, SWEEPS, accuracy, write_grid
+
+
+def rows_of(markdown, heading):
+    """The cells of the table below a heading, line by line."""
+    part = markdown.split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")][2:]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def change(folder, cell, how):
+    """One cell's results, changed."""
+    path = folder / "cells" / cell / "results.json"
+    found = read_json(path)
+    how(found)
+    write_json(path, found)
+
+
+def trained(folder, network, recipe):
+    """What the grid keeps of how a base network was trained."""
+    write_text(folder / "base" / network / "config.toml", to_toml(recipe))
+
+
+def listed(markdown, lead):
+    """The items of the list below a line of the introduction."""
+    return re.findall("^- (.*)$", markdown.split(lead)[1].split("\n\n")[1], re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """One report of each kind, written once."""
+    kinds = {"bench": ("alice", "cec", "joint", "icarl"), "ablation": ABLATION, "margin-scale": SWEEPS}
+    folders = {kind: write_grid(tmp_path_factory.mktemp(kind), kind, labels) for kind, labels in kinds.items()}
+    for number, cell in enumerate(ablation(load_recipe("cifar100", ["loss.scale=16"]), [0])):
+        network = f"base{number - 1 if cell.label.endswith('balanced') else number}"  # these rows share one
+        change(folders["ablation"], f"{number}-seed0", lambda found, network=network: found.update(base=network))
+        trained(folders["ablation"], network, cell.config)
+    return {kind: (folder, write_report(folder)[0]) for kind, folder in folders.items()}
+
+
+@pytest.fixture
+def bench(reported):
+    return reported["bench"][0]
+
+
+def test_a_figure_is_the_mean_over_draws_with_its_interval(bench):
+    rows = {
+        cells[0]: cells[1:]
+        for cells in rows_of((bench / "report.md").read_text(), "Class-wise average accuracy, 5-shot")
+    }
+    for number in range(9):
+        values = [100 * accuracy(0, 0, 5, draw, number) for draw in (0, 1)]
+        half = stats.t.ppf(0.975, 1) * statistics.stdev(values) / 2**0.5
+        interval = f" ±{half:.1f}" if number else ""  # draws begin after session 0
+        assert rows["ALICE"][number] == f"{statistics.mean(values):.1f}{interval}"
+    first, last = (statistics.mean(100 * accuracy(0, 0, 5, draw, number) for draw in (0, 1)) for number in (0, 8))
+    assert rows["ALICE"][9] == f"{first - last:.1f} ±0.0"
+
+
+def test_the_interval_of_pd_is_its_own(tmp_path):
+    write_grid(tmp_path, labels=("alice",), shots=(5,))
+    change(tmp_path, "0-seed0", lambda found: found["walks"][1]["sessions"][-1].update(average=0.3))
+    drops = [100 * (accuracy(0, 0, 5, 0, 0) - accuracy(0, 0, 5, 0, 8)), 100 * (accuracy(0, 0, 5, 1, 0) - 0.3)]
+    drop = read(tmp_path).rows[0].drop(5)
+    assert drop.mean == pytest.approx(statistics.mean(drops))
+    assert drop.interval == pytest.approx(stats.t.ppf(0.975, 1) * statistics.stdev(drops) / 2**0.5)
+
+
+def test_session_0_has_an_interval_over_seeds_only(tmp_path):
+    write_grid(tmp_path, labels=("alice",), seeds=(0, 1))
+    means = [statistics.mean(100 * accuracy(0, seed, 5, draw, 0) for draw in (0, 1)) for seed in range(2)]
+    figure = read(tmp_path).rows[0].figure(5, 0, "average")
+    assert figure.interval == pytest.approx(stats.t.ppf(0.975, 1) * statistics.stdev(means) / 2**0.5)
+
+
+def test_with_several_seeds_the_interval_is_over_seeds(tmp_path):
+    write_grid(tmp_path, seeds=(0, 1, 2))
+    figure = read(tmp_path).rows[-1].figure(1, 3, "average")
+    means = [statistics.mean(100 * accuracy(0, seed, 1, draw, 3) for draw in (0, 1)) for seed in range(3)]
+    assert figure.mean == pytest.approx(statistics.mean(means))
+    assert figure.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(means) / 3**0.5)
+
+
+def test_the_papers_rows_stand_below_ours_with_the_difference(bench):
+    rows = rows_of((bench / "report.md").read_text(), "Class-wise average accuracy, 5-shot")
+    place = next(number for number, cells in enumerate(rows) if cells[0] == "ALICE")
+    paper = next(
+        row for row in paper_results() if (row["data"], row["shots"], row["method"]) == ("cifar100", 5, "alice")
+    )
+    assert rows[place + 1] == [
+        "ALICE, the paper's own",
+        *(f"{value:.1f}" for value in paper["average"]),
+        f"{paper['pd']:.1f}",
+    ]
+    ours = [statistics.mean(100 * accuracy(0, 0, 5, draw, number) for draw in (0, 1)) for number in range(9)]
+    expected = [f"{mine - theirs:+.1f}" for mine, theirs in zip(ours, paper["average"], strict=True)]
+    assert rows[place + 2] == ["difference", *expected, f"{ours[0] - ours[-1] - paper['pd']:+.1f}"]
+    # CEC has two rows in the paper, reported and rerun.
+    names = [cells[0] for cells in rows]
+    assert [name for name in names if name.startswith("CEC")] == [
+        "CEC",
+        "CEC, as reported in the paper",
+        "CEC, rerun by the paper's authors",
+    ]
+
+
+def test_rows_come_in_the_papers_order(bench):
+    assert [row.label for row in read(bench).rows] == ["joint", "icarl", "cec", "alice"]
+
+
+def test_a_method_judged_only_at_the_end_has_gaps(bench):
+    rows = {cells[0]: cells[1:] for cells in rows_of((bench / "report.md").read_text(), "Harmonic accuracy, 5-shot")}
+    joint = next(cells for name, cells in rows.items() if name.startswith("joint"))
+    assert joint[:7] == ["-"] * 7
+    assert joint[7] != "-"
+
+
+def test_every_row_tells_how_it_was_made(bench):
+    rows = {cells[0]: cells[1:] for cells in rows_of((bench / "report.md").read_text(), "How these figures were made")}
+    assert "| images in training before the sessions |" in (bench / "report.md").read_text()
+    assert rows["iCaRL"] == [
+        "resnet18",
+        "700,176",
+        "599,040",
+        "1 min 40 s",
+        "8 s",
+        "300 images, 1,234 numbers",
+        "0",
+        "0, 1",
+        "0, 1",
+        "1",
+    ]
+
+
+def test_draws_are_listed_per_number_of_shots(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), draws=(0, 1, 2, 3, 7))
+
+    def other(found):
+        found["walks"] = [walk for walk in found["walks"] if (walk["shots"], walk["draw"]) not in ((1, 0), (1, 7))]
+        found["walks"][0]["draw"] = "published"
+
+    change(tmp_path, "0-seed0", other)
+    table = provenance(read(tmp_path))
+    five, one = table.header.index("draws, 5-shot"), table.header.index("draws, 1-shot")
+    assert [(cells[0], cells[five], cells[one]) for _, cells in table.rows] == [
+        ("CEC", "0–3, 7", "0–3, 7"),
+        ("ALICE", "published, 1–3, 7", "1–3"),
+    ]
+
+
+def test_every_row_names_its_own_commands(tmp_path):
+    write_grid(tmp_path, labels=("cec", "topic", "alice"), shots=(5,))
+    change(tmp_path, "1-seed0", lambda found: found.update(command="fscil bench 'my photos'"))
+
+    def each(found):
+        del found["command"]
+        for walk, command in zip(found["walks"], ("fscil bench first", "fscil bench 'my photos'"), strict=True):
+            walk["command"] = command
+
+    change(tmp_path, "2-seed0", each)
+    table = provenance(read(tmp_path))
+    text = table.markdown()
+    numbers = {row[0]: row[-1] for row in rows_of(text, "How these figures were made")}
+    assert numbers == {"TOPIC": "1", "CEC": "2", "ALICE": "3, 1"}
+    commands = dict(re.findall(r"^(\d)\. `(.*)`$", text, re.MULTILINE))
+    assert commands == {
+        "1": "fscil bench 'my photos'",
+        "2": "fscil bench cifar100 --out DIR",
+        "3": "fscil bench first",
+    }
+    assert table.html().count("<li><code>fscil") == 3
+
+
+# Introduction
+
+
+def test_what_any_row_does_unlike_the_paper_is_said(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec", "icarl"), shots=(5,))
+    for cell, name in (("1-seed0", "cec"), ("2-seed0", "icarl")):
+        more = {"incremental.steps": [40, 100], "method": [name, "alice"]}
+        change(tmp_path, cell, lambda found, more=more: found["departures"].update(more))
+    change(tmp_path, "1-seed0", lambda found: found["departures"].update({"views.scale": [[0.5, 1.0], [0.2, 1.0]]}))
+    assert unlike_the_paper(read(tmp_path)) == [
+        "model.width = 16 (64)",
+        'incremental.steps = 40 (100) in all but "ALICE"',
+        'views.scale = [0.5, 1.0] ([0.2, 1.0]) in "CEC"',
+    ]
+
+
+def test_what_differs_from_the_paper_stands_at_the_top(bench):
+    intro, _, _ = (bench / "report.md").read_text().partition("\n## ")
+    assert listed(intro, "Not comparable with the paper") == ["model.width = 16 (64)"]
+    assert "<li>model.width = 16 (64)</li>" in (bench / "report.html").read_text().partition("<h2>")[0]
+
+
+def settings_of(study, *assignments):
+    """What the grid keeps of each row of a study under a recipe that was changed."""
+    recipe = load_recipe("cifar100", assignments)
+    return {cell.label: departures(cell.config) for cell in study(recipe, [0])}
+
+
+@pytest.mark.parametrize(("kind", "study"), [("ablation", ablation), ("margin-scale", margin_and_scale)])
+def test_a_study_as_in_the_paper_confesses_nothing(tmp_path, kind, study):
+    kept = settings_of(study)
+    write_grid(tmp_path, kind, tuple(kept), shots=(5,), draws=(0,))
+    for number, found in enumerate(kept.values()):
+        change(tmp_path, f"{number}-seed0", lambda results, found=found: results.update(departures=found))
+    assert all(kept[label] for label in list(kept)[:-1])  # rows do switch parts off
+    assert unlike_the_paper(read(tmp_path)) == []
+
+
+def test_rows_of_a_study_are_compared_with_the_same_rows_of_the_papers(tmp_path):
+    kept = settings_of(ablation, "train.epochs=10", "mixing.repeats=1", "loss.margin_warmup=0.5")
+    write_grid(tmp_path, "ablation", tuple(kept), shots=(5,), draws=(0,))
+    for number, found in enumerate(kept.values()):
+        change(tmp_path, f"{number}-seed0", lambda results, found=found: results.update(departures=found))
+    assert unlike_the_paper(read(tmp_path)) == [
+        "train.epochs = 10 (100)",
+        'train.batch = 128 (512) in all but "+ class augmentation"',
+        'loss.margin_warmup = 0.5 (0) in all but "cross-entropy" and "cross-entropy, balanced"',
+        'mixing.repeats = 1 (4) in "+ class augmentation"',
+    ]
+
+
+def test_what_is_not_in_the_tables_is_named(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec", "topic"), shots=(5,), draws=(0,))
+    write_text(tmp_path / "cells" / "1-seed0" / "failed.txt", "Traceback\nValueError: <nothing> left\n")
+    for cell in ("1-seed0", "2-seed0"):
+        (tmp_path / "cells" / cell / "results.json").unlink()
+    summary, _ = write_report(tmp_path)
+    gaps = ["failed: 1-seed0: ValueError: <nothing> left", "not finished: 2-seed0"]
+    assert summary.splitlines()[-2:] == gaps
+    assert listed((tmp_path / "report.md").read_text(), "Not in the tables") == gaps
+    page = (tmp_path / "report.html").read_text()
+    assert "ValueError: &lt;nothing&gt; left" in page
+    assert "not finished: 2-seed0" in page
+
+
+def test_if_all_failed_the_reasons_are_told(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,), draws=(0,))
+    for cell, why in (("0-seed0", "no space left"), ("1-seed0", "no such file")):
+        (tmp_path / "cells" / cell / "results.json").unlink()
+        write_text(tmp_path / "cells" / cell / "failed.txt", why + "\n")
+    with pytest.raises(StoreError, match=r"0-seed0 failed: no space left\n1-seed0 failed: no such file"):
+        write_report(tmp_path)
+
+
+# Base networks
+
+
+@pytest.mark.parametrize("others", [("icarl",), ("finetune", "cec", "topic")])
+def test_a_comparison_shows_each_base_network_once(tmp_path, others):
+    write_grid(tmp_path, labels=("alice", *others), shots=(5,), draws=(0,))
+    for number in range(1, len(others) + 1):
+        change(tmp_path, f"{number}-seed0", lambda found: found.update(base="base1"))
+    recipe = load_recipe("cifar100")
+    trained(tmp_path, "base0", recipe)
+    trained(tmp_path, "base1", plain_recipe(recipe))
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert re.findall(r"!\[Features of the base classes: (.*)\]", text) == ["cross-entropy (all but ALICE)", "ALICE"]
+
+
+def test_the_tables_say_which_cross_entropy(reported):
+    text = (reported["ablation"][0] / "report.md").read_text()
+    note = (
+        'Base training by cross-entropy in "cross-entropy" and "cross-entropy, balanced": '
+        "cosine head, scale 16, no margin."
+    )
+    for heading in ("Class-wise average accuracy, 5-shot", "Harmonic accuracy, 1-shot"):
+        assert note in text.split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_a_linear_head_is_another_cross_entropy(tmp_path):
+    write_grid(tmp_path, labels=("cec", "topic"), shots=(5,), draws=(0,))
+    trained(tmp_path, "base0", load_recipe("cifar100", ["model.head=linear", "loss.kind=softmax"]))
+    trained(tmp_path, "base1", plain_recipe(load_recipe("cifar100")))
+    assert cross_entropy(read(tmp_path)) == (
+        'Base training by cross-entropy in "TOPIC": cosine head, scale 16, no margin. '
+        'Base training by cross-entropy in "CEC": linear head.'
+    )
+
+
+# Figures
+
+
+def contrast(colour):
+    """Of a colour like #0072b2 with white, as accessibility guidelines define it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+
+
+def test_colours_are_seen_on_white(reported):
+    assert contrast("#ffffff") == pytest.approx(1)
+    assert contrast("#000000") == pytest.approx(21)
+    assert min(map(contrast, COLOURS)) > 2.2
+    for drawing in (reported["bench"][0] / "figures").glob("features-*.svg"):
+        colours = set(re.findall(r"fill: (#[0-9a-f]{6})", drawing.read_text().partition('id="text_1"')[2]))
+        assert len(colours) > 50
+        assert min(map(contrast, colours)) > 3
+
+
+def test_confusion_matrices_tell_base_and_novel_apart(reported):
+    folder = reported["bench"][0]
+    drawing = ElementTree.parse(folder / "figures" / "confusion-5.svg")
+    texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    expected = []
+    for row in read(folder).rows:
+        matrix = row.confusion(5)
+        for true in (slice(60), slice(60, 100)):
+            for predicted in (slice(60), slice(60, 100)):
+                expected.append(f"{100 * matrix[true, predicted].sum() / matrix[true].sum():.0f}%")
+    assert [text for text in texts if re.fullmatch(r"\d+%", text)] == expected
+    assert texts.count("share of the images of a class") == 1  # one scale for all panels
+
+
+def test_confusion_adds_up_draws_and_seeds(tmp_path):
+    write_grid(tmp_path, seeds=(0, 1))
+    matrix = read(tmp_path).rows[-1].confusion(5)
+    assert matrix.shape == (100, 100)
+    np.testing.assert_array_equal(matrix.sum(1), np.full(100, 8))  # two images of each class, two draws, two seeds
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures"),
+    [
+        ("bench", {"sessions", "base-novel", "confusion", "features"}),
+        ("ablation", {"sessions", "ablation", "confusion", "features"}),
+        ("margin-scale", {"margin-scale"}),
+    ],
+)
+def test_the_page_is_self_contained_and_has_its_figures(reported, kind, figures):
+    page = (reported[kind][0] / "report.html").read_text()
+    found = set(re.findall(r'<figure id="([a-z-]+?)(?:-\d)?">', page))
+    assert found == figures
+    assert page.count("<figure") == page.count("<svg ")
+    addresses = re.findall(r'(?:src|href)="([^"#]*)"', page)
+    assert all(address.startswith("data:") for address in addresses)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    clips = [one for one in ids if one.startswith("p") and len(one) == 11]
+    assert len(clips) == len(set(clips))  # a clip of one figure must not cut another
+
+
+@pytest.mark.parametrize("kind", ["bench", "ablation", "margin-scale"])
+def test_the_markdown_shows_every_figure_from_a_file_of_its_own(reported, kind):
+    folder = reported[kind][0]
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (folder / "report.md").read_text())
+    assert {folder / one for one in shown} == set((folder / "figures").iterdir())
+    assert len(shown) == (folder / "report.html").read_text().count("<figure")
+    for one in shown:
+        assert ElementTree.parse(folder / one).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_the_ablation_stands_beside_the_papers(reported):
+    text = (reported["ablation"][0] / "report.md").read_text()
+    rows = rows_of(text, "Harmonic accuracy, 5-shot")
+    for label in ABLATION:
+        place = next(number for number, cells in enumerate(rows) if cells[0] == label)
+        assert rows[place + 1][1:] == [f"{value:.1f}" for value in paper_ablation()[label]["harmonic"]]
+    one_shot = rows_of(text, "Harmonic accuracy, 1-shot")
+    assert [cells[0] for cells in one_shot] == list(ABLATION)  # the paper's table is 5-shot only
+
+
+def test_names_are_escaped(tmp_path):
+    write_grid(tmp_path, labels=("<b>mine</b> | yours",), shots=(5,), draws=(0,))
+    write_report(tmp_path)
+    assert "<b>mine" not in (tmp_path / "report.html").read_text()
+    assert "mine</b> / yours" in (tmp_path / "report.md").read_text()
+
+
+def test_the_summary_has_the_last_session_of_each_row(reported):
+    folder, summary = reported["bench"]
+    figure = read(folder).rows[-1].figure(5, 8, "harmonic")
+    line = next(line for line in summary.splitlines() if line.startswith("ALICE"))
+    assert line.endswith(str(figure))
+
+
+def test_the_same_results_give_the_same_page(tmp_path):
+    write_grid(tmp_path, labels=("alice",), shots=(5,))
+    write_report(tmp_path)
+    first = (tmp_path / "report.html").read_bytes()
+    write_report(tmp_path)
+    assert (tmp_path / "report.html").read_bytes() == first
