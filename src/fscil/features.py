@@ -1,4 +1,4 @@
-"""Images -> features, once: whoever asks again for an image gets what was computed the first time."""
+"""Images -> features: the one place where a frozen network is evaluated, and a cache over labelled images."""
 
 from typing import Any
 
@@ -9,24 +9,44 @@ from torch import Tensor, nn
 from fscil.data.images import Images, Pixels
 from fscil.models import folded
 from fscil.preprocess import Preprocess
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
 
 
-class FeatureExtractor:
-    """A frozen backbone with its preprocessing. Features are remembered by image until `forget` is called."""
+class Encoder:
+    """A frozen backbone for evaluation: BatchNorm folded into the convolutions, on a device."""
+
+    def __init__(self, backbone: nn.Module, device: torch.device) -> None:
+        self.device, self._backbone = device, backbone
+        self._folded: nn.Module | None = None  # made when first needed, and again after the backbone has changed
+
+    def backbone_changed(self) -> None:
+        self._folded = None
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, 3, h, w) preprocessed images -> (n, feature_dim) float32 on the host."""
+        if self._folded is None:
+            self._folded = folded(self._backbone)
+            self._folded.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images = images.to(self.device).contiguous(memory_format=torch.channels_last)
+        features: Tensor = self._folded(images).float().cpu()
+        return features
+
+
+class FeatureCache:
+    """A frozen backbone with its preprocessing. Features are kept by image until `clear` is called."""
 
     def __init__(
         self, backbone: nn.Module, preprocess: Preprocess, device: torch.device, batch: int = 256, quiet: bool = False
     ) -> None:
-        self._backbone, self._preprocess, self._device = backbone, preprocess, device
-        self._batch, self._quiet = batch, quiet
+        self._encoder = Encoder(backbone, device)
+        self._preprocess, self._batch, self._quiet = preprocess, batch, quiet
         self._known: dict[int, tuple[Pixels, Tensor, np.ndarray[Any, Any]]] = {}
-        self._ready: nn.Module | None = None  # the backbone as it is evaluated, until it changes
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """After the backbone has changed."""
         self._known.clear()
-        self._ready = None
+        self._encoder.backbone_changed()
 
     def __call__(self, images: Images) -> Tensor:
         """(n, feature_dim) float32 on the host."""
@@ -47,13 +67,11 @@ class FeatureExtractor:
 
     @torch.inference_mode()
     def _extract(self, images: Images) -> Tensor:
-        if self._ready is None:
-            self._ready = folded(self._backbone)
         found = []
-        with Bar("features", len(images), quiet=self._quiet) as bar:
+        with ProgressBar("features", len(images), quiet=self._quiet) as bar:
             for start in range(0, len(images), self._batch):
                 pixels, sizes = images.batch(np.arange(start, min(start + self._batch, len(images))))
-                views = self._preprocess(torch.from_numpy(pixels).to(self._device), torch.from_numpy(sizes))
-                found.append(self._ready(views).float().cpu())
+                views = self._preprocess(torch.from_numpy(pixels).to(self._encoder.device), torch.from_numpy(sizes))
+                found.append(self._encoder(views))
                 bar.advance(len(pixels))
         return torch.cat(found)

@@ -1,10 +1,14 @@
 """Angular penalty losses: cross-entropy on cosines, with a margin the true class must win by."""
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fscil.runtime.registry import Registry
 
 
 def angular_penalty(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: float = 0.4) -> Tensor:
@@ -36,4 +40,11 @@ def softmax(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: float =
     return F.cross_entropy(scale * cosine, target)
 
 
-LOSSES = {"cosface": angular_penalty, "arcface": arcface, "sphereface": sphereface, "softmax": softmax}
+# cosine (batch, classes), target (batch,), scale, margin -> the mean loss
+Loss: TypeAlias = Callable[[Tensor, Tensor, float, float], Tensor]
+
+LOSSES: Registry[Loss] = Registry(
+    "loss",
+    "fscil.losses",
+    {"cosface": angular_penalty, "arcface": arcface, "sphereface": sphereface, "softmax": softmax},
+)

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fscil.errors import ConfigError, DataError
+from fscil.runtime.memory import rows_per_chunk
 
 SCALE = 16.0  # of the cosines in softmax and energy
 NEIGHBOURS = 10  # classes after the nearest one, with which it is compared
 PHOTOS = 20_000  # of a gallery are enough to place a threshold
-CELLS = 2**24  # cosines held at a time while a gallery's photos are compared with its classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[T
     if len(features) > PHOTOS:
         chosen = torch.linspace(0, len(features) - 1, PHOTOS, dtype=torch.float64).long()
     known, unknown = [], []
-    for rows in torch.split(chosen, max(1, CELLS // len(names))):
+    for rows in torch.split(chosen, rows_per_chunk(len(names))):
         own, photos = labels[rows], features[rows]
         cosines = F.normalize(photos, dim=1) @ prototypes.T
         cosines[torch.arange(len(rows)), own] = cosines[:, -1]  # the last class takes the place of the photo's own

@@ -8,12 +8,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fscil.classifier.encoder import Network
+from fscil.classifier.encoder import PhotoEncoder
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
 from fscil.gallery import Gallery
 from fscil.openset import SCORES, Calibration, Evidence, leave_one_class_out, threshold_at
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
 
 T = TypeVar("T")
 
@@ -21,12 +21,12 @@ FEW_CLASSES = 20  # below which leaving one out says little
 ROUNDING = 1e-5  # by which the score of a photo may differ when it is computed again in other company
 
 
-def labelled_features(network: Network, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
+def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
     """(n, d) features of a folder's photos, and the class folder each is in, if any; bad ones are spoken of."""
     found = photos.labelled(folder, "test")
-    rows = (row for batch in network.batches([path for path, _ in found]) for row in batch)
+    rows = (row for batch in encoder.batches([path for path, _ in found]) for row in batch)
     features, labels, bad = [], [], []
-    for (_, label), row in zip(found, followed(rows, len(found), quiet), strict=True):
+    for (_, label), row in zip(found, with_progress(rows, len(found), quiet), strict=True):
         if isinstance(row, DataError):
             bad.append(row)
         else:
@@ -71,9 +71,9 @@ def calibration(
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 
 
-def followed(items: Iterable[T], total: int, quiet: bool) -> Iterator[T]:
+def with_progress(items: Iterable[T], total: int, quiet: bool) -> Iterator[T]:
     """The items, with progress."""
-    with Bar("photos", total, quiet=quiet) as bar:
+    with ProgressBar("photos", total, quiet=quiet) as bar:
         for item in items:
             yield item
             bar.advance()

@@ -1,4 +1,4 @@
-"""A frozen network with all that turns a photo into its feature: how to decode it, prepare it and send it through."""
+"""From a photo to its feature: decode, preprocess, network. The one path for fit, enroll, predict, serve and export."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,14 @@ from torch import Tensor
 from fscil.config import Config
 from fscil.data import photos
 from fscil.data.images import Bytes, Resize
-from fscil.data.photos import Loaded, Source
+from fscil.data.photos import LoadedPhoto, Source
 from fscil.errors import BadImageError, DataError
+from fscil.features import Encoder
 from fscil.gallery import Photo
 from fscil.models import Backbone, build_backbone
+from fscil.models.state import load_state
 from fscil.preprocess import Preprocess
 from fscil.training.build import architecture, preprocess_of
-from fscil.training.loop import load_state
 
 T = TypeVar("T")
 
@@ -29,8 +30,8 @@ THREADS = min(8, max(2, os.cpu_count() or 1))  # that decode
 
 
 @dataclass(frozen=True)
-class Blueprint:
-    """What is needed, beside the weights, to build a network again and to feed it."""
+class EncoderConfig:
+    """What is needed, beside the weights, to build an encoder again."""
 
     backbone: str
     options: Mapping[str, Any]
@@ -38,7 +39,7 @@ class Blueprint:
     preprocess: Preprocess  # and what then happens to it
 
     @classmethod
-    def of(cls, config: Config) -> "Blueprint":
+    def of(cls, config: Config) -> "EncoderConfig":
         """Of the network a recipe trains.
 
         Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo
@@ -61,7 +62,7 @@ class Blueprint:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Blueprint":
+    def from_dict(cls, content: Mapping[str, Any]) -> "EncoderConfig":
         size = content["resize"]["size"]
         return cls(
             content["backbone"],
@@ -71,19 +72,21 @@ class Blueprint:
         )
 
 
-class Network:
+class PhotoEncoder:
     """Photos -> features. The weights never change."""
 
-    def __init__(self, blueprint: Blueprint, backbone: Backbone, device: torch.device) -> None:
-        self.blueprint, self.device = blueprint, device
+    def __init__(self, config: EncoderConfig, backbone: Backbone, device: torch.device) -> None:
+        self.config, self.device = config, device
         self.backbone = backbone.eval().requires_grad_(False)
-        self.backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._encoder = Encoder(self.backbone, device)
 
     @classmethod
-    def load(cls, blueprint: Blueprint, weights: dict[str, Tensor], device: torch.device, source: str) -> "Network":
-        backbone = blueprint.build()
+    def load(
+        cls, config: EncoderConfig, weights: dict[str, Tensor], device: torch.device, source: str
+    ) -> "PhotoEncoder":
+        backbone = config.build()
         load_state(backbone, weights, source)
-        return cls(blueprint, backbone, device)
+        return cls(config, backbone, device)
 
     @property
     def dim(self) -> int:
@@ -91,15 +94,24 @@ class Network:
 
     @torch.inference_mode()
     def prepare(self, pixels: Bytes) -> Tensor:
-        """A decoded photo (h, w, 3), as `resize` stores it -> (3, size, size)."""
-        return self.blueprint.preprocess(torch.tensor(pixels[None]), torch.tensor([pixels.shape[:2]]))[0]
+        """A decoded photo (h, w, 3), as `resize` stores it -> (3, size, size).
 
-    def embed(self, prepared: Sequence[Tensor]) -> Tensor:
+        One by one, so that a panorama in a batch does not make all others as large.
+        """
+        return self.config.preprocess(torch.tensor(pixels[None]), torch.tensor([pixels.shape[:2]]))[0]
+
+    def encode(self, prepared: Sequence[Tensor]) -> Tensor:
         """(3, size, size) each -> (n, dim) float32 on the host."""
-        with torch.inference_mode():
-            images = torch.stack(list(prepared)).to(self.device)
-            found: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu()
-        return found.clone()  # one that may be changed, unlike what inference mode makes
+        return self._encoder(torch.stack(list(prepared))).clone()  # changeable, unlike what inference mode makes
+
+    def read(self, source: Source) -> Tensor:
+        """A photo, ready to be encoded: all that a prediction needs."""
+        return self.prepare(photos.pixels(source, self.config.resize))
+
+    def read_to_keep(self, source: Source) -> tuple[Tensor, LoadedPhoto]:
+        """A photo, ready to be encoded, and what a gallery keeps of it."""
+        loaded = photos.load(source, self.config.resize)
+        return self.prepare(loaded.pixels), loaded
 
     def features(self, sources: Sequence[Source]) -> Tensor:
         """(n, dim); the first photo that cannot be read raises its error."""
@@ -113,44 +125,39 @@ class Network:
 
     def batches(self, sources: Sequence[Source]) -> Iterator[list[Tensor | DataError]]:
         """Per photo its feature (dim,), or why it could not be read; some photos at a time, in order."""
-
-        def read(source: Source) -> tuple[Bytes, None]:
-            return photos.pixels(source, self.blueprint.resize), None
-
-        for batch in self._embedded(sources, read):
+        for batch in self._encoded(sources, lambda source: (self.read(source), None)):
             yield [item if isinstance(item, DataError) else item[0] for item in batch]
 
     def photos(self, sources: Sequence[Source]) -> Iterator[Photo | DataError]:
         """Per photo all that a gallery keeps of it, or why it could not be read."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-
-        def read(source: Source) -> tuple[Bytes, Loaded]:
-            loaded = photos.load(source, self.blueprint.resize)
-            return loaded.pixels, loaded
-
-        for batch in self._embedded(sources, read):
+        now = timestamp()
+        for batch in self._encoded(sources, self.read_to_keep):
             for item in batch:
                 yield item if isinstance(item, DataError) else _photo(item[1], item[0], now)
 
-    def _embedded(
-        self, sources: Sequence[Source], read: Callable[[Source], tuple[Bytes, T]]
+    def _encoded(
+        self, sources: Sequence[Source], read: Callable[[Source], tuple[Tensor, T]]
     ) -> Iterator[list[tuple[Tensor, T] | DataError]]:
-        """The feature of what `read` decodes, and what it gives beside."""
+        """The feature of what `read` prepares, and what it gives beside."""
 
         def attempt(source: Source) -> tuple[Tensor, T] | DataError:
             try:
-                pixels, beside = read(source)
-                return self.prepare(pixels), beside
+                return read(source)
             except DataError as error:
                 return error
 
-        for batch in _ahead(attempt, sources):
+        for batch in _prefetched(attempt, sources):
             good = [item[0] for item in batch if not isinstance(item, DataError)]
-            found = iter(self.embed(good) if good else ())
+            found = iter(self.encode(good) if good else ())
             yield [item if isinstance(item, DataError) else (next(found), item[1]) for item in batch]
 
 
-def _ahead(work: Callable[[Source], T], sources: Sequence[Source]) -> Iterator[list[T]]:
+def timestamp() -> str:
+    """Now, as photos carry it: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _prefetched(work: Callable[[Source], T], sources: Sequence[Source]) -> Iterator[list[T]]:
     """Work done in threads, one batch ahead of whoever takes the results."""
     if len(sources) == 1:  # a thread would only cost time
         yield [work(sources[0])]
@@ -164,7 +171,7 @@ def _ahead(work: Callable[[Source], T], sources: Sequence[Source]) -> Iterator[l
             waiting = following
 
 
-def _photo(loaded: Loaded, feature: Tensor, added: str) -> Photo | DataError:
+def _photo(loaded: LoadedPhoto, feature: Tensor, added: str) -> Photo | DataError:
     if not feature.isfinite().all():
-        return BadImageError(f"{loaded.source}: the network's answer is not finite, nothing can be learned from it.")
+        return BadImageError(f"{loaded.source}: its feature is not finite, nothing can be learned from it.")
     return Photo(loaded.digest, feature, loaded.source, added, loaded.thumbnail)

@@ -1,7 +1,8 @@
 """Base training on a folder's classes: planned to fit into the time there is, and able to be stopped and resumed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,10 +13,10 @@ import torch
 from fscil.config import Config, flatten
 from fscil.data.images import Images
 from fscil.errors import StoreError
-from fscil.methods import Alice
 from fscil.models import Backbone
-from fscil.runtime.files import load_tensors
-from fscil.runtime.progress import clock
+from fscil.runtime.text import duration
+from fscil.training.base_training import base_step, load_base_network, new_base_network, train_base_network
+from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
 
@@ -33,13 +34,12 @@ class Plan:
     seconds: float
 
 
-def learn(
+def finetune(
     config: Config,
     base: Images,
     minutes: float | None,
-    device: torch.device,
+    context: Context,
     say: Say,
-    quiet: bool,
     work: Path | None,
     asked: Mapping[str, Any],
 ) -> tuple[Backbone, dict[str, Any]]:
@@ -53,35 +53,20 @@ def learn(
         plan = Plan(run.config(), run.about()["limit"], run.about()["estimate"])
         say(f"going on with the training in {run.folder}")
     else:
-        plan = make_plan(config, base, minutes, device, quiet)
-        _tell(say, plan, base, minutes, device)
+        plan = make_plan(config, base, minutes, context)
+        _announce(say, plan, base, minutes, context)
         if work:
             run = Run.create(work, plan.config, {"asked": asked, "limit": plan.limit, "estimate": plan.seconds})
     chosen = at_most(base, plan.limit)
-    with _held(run):
-        trainer = Trainer(plan.config.train, device, run, quiet)
-        finished = run is not None and run.finished
-        method = Alice(plan.config, trainer, blank=finished)
-        if run and finished:
-            method.load_backbone(load_tensors(run.weights)[0], str(run.weights))
-            trainer.seconds = run.about()["seconds"]
+    began = time.monotonic()
+    with run.locked() if run else nullcontext():
+        if run and run.finished:
+            backbone = load_base_network(plan.config, run, context).backbone
         else:
-            method.train_backbone(chosen)
-            if run:
-                run.note(seconds=round(trainer.seconds, 1))
-                run.finish(method.backbone.state_dict(), {"backbone": plan.config.model.backbone})
+            backbone = train_base_network(plan.config, chosen, context, run).backbone
+    seconds = run.about()["seconds"] if run else round(time.monotonic() - began, 1)
     trained_on = {"classes": len(base.counts), "photos": len(chosen)}
-    made = {"settings": flatten(plan.config), "trained on": trained_on, "seconds": round(trainer.seconds, 1)}
-    return method.backbone, made
-
-
-@contextmanager
-def _held(run: Run | None) -> Iterator[None]:
-    if run is None:
-        yield
-        return
-    with run.locked():
-        yield
+    return backbone, {"settings": flatten(plan.config), "trained on": trained_on, "seconds": seconds}
 
 
 def _begun(work: Path, asked: Mapping[str, Any]) -> Run | None:
@@ -99,12 +84,11 @@ def _begun(work: Path, asked: Mapping[str, Any]) -> Run | None:
     return run
 
 
-def make_plan(config: Config, base: Images, minutes: float | None, device: torch.device, quiet: bool) -> Plan:
+def make_plan(config: Config, base: Images, minutes: float | None, context: Context) -> Plan:
     """The recipe, or as much of it as fits into the minutes: fewer epochs, and if not even one fits, fewer photos."""
-    trainer = Trainer(config.train, device, quiet=quiet)
-    method, classes = Alice(config, trainer), len(base.counts)
-    network = method.network(classes)
-    seconds = trainer.estimate(network, base, method.step(network, classes))
+    classes = len(base.counts)
+    network = new_base_network(config, classes, context)
+    seconds = Trainer(config.train, context).estimate(network, base, base_step(config, network, classes))
     if minutes is None or seconds <= 60 * minutes * CAUTION:
         return Plan(config, None, seconds)
     epoch, budget = seconds / config.train.epochs, 60 * minutes * CAUTION
@@ -132,7 +116,7 @@ def at_most(base: Images, limit: int | None) -> Images:
     return base.select(np.sort(chosen))
 
 
-def _tell(say: Say, plan: Plan, base: Images, minutes: float | None, device: torch.device) -> None:
+def _announce(say: Say, plan: Plan, base: Images, minutes: float | None, context: Context) -> None:
     epochs, count = plan.config.train.epochs, len(at_most(base, plan.limit))
     most = f" (at most {plan.limit} of a class)" if plan.limit else ""
     within = "" if minutes is None else f", to stay within {minutes:g} min"
@@ -140,4 +124,5 @@ def _tell(say: Say, plan: Plan, base: Images, minutes: float | None, device: tor
         f"training {plan.config.model.backbone} on {len(base.counts)} classes: "
         f"{epochs} {'epoch' if epochs == 1 else 'epochs'} of {count} photos{most}{within}"
     )
-    say(f"time on this machine ({device.type}, {torch.get_num_threads()} threads): about {clock(plan.seconds)}")
+    where = f"{context.device.type}, {torch.get_num_threads()} threads"
+    say(f"time on this machine ({where}): about {duration(plan.seconds)}")

@@ -1,9 +1,7 @@
 """From a folder of photos, or a finished run, to a network and a gallery of base classes."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +9,20 @@ import numpy as np
 import torch
 
 from fscil import data
-from fscil.classifier.encoder import THREADS, Blueprint, Network
-from fscil.classifier.finetuning import Say, learn
+from fscil.classifier.calibration import with_progress
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
+from fscil.classifier.finetuning import Say, finetune
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data import photos
-from fscil.data.images import Dataset, FilePixels, Images, Ints
-from fscil.data.listing import few
+from fscil.data.images import Dataset, FilePixels, Images
 from fscil.data.photos import Source
 from fscil.errors import DataError
-from fscil.experiments.run import check_finished, load_data, protocol_of
-from fscil.experiments.sessions import base_images
-from fscil.features import FeatureExtractor
 from fscil.gallery import Gallery, Photo, balanced_indices, class_name
 from fscil.runtime.files import load_tensors
-from fscil.training.build import backbone_of
+from fscil.runtime.text import first_few
+from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 FEWEST = 5  # photos with which a class takes part in training
@@ -40,7 +37,7 @@ FROM_SCRATCH = (  # a network small enough for a CPU
 class Fitted:
     """What a classifier is made of."""
 
-    network: Network
+    encoder: PhotoEncoder
     gallery: Gallery
     made: dict[str, Any]  # how, for the record
 
@@ -52,26 +49,27 @@ def recipe(from_scratch: bool = False, settings: Sequence[str] = ()) -> Config:
 def pretrained(device: torch.device) -> Fitted:
     """The pretrained network and no class at all."""
     config = recipe()
-    network = Network(Blueprint.of(config), backbone_of(config), device)
-    return Fitted(network, Gallery(network.dim), {"by": "pretrained"})
+    encoder = PhotoEncoder(EncoderConfig.of(config), backbone_of(config), device)
+    return Fitted(encoder, Gallery(encoder.dim), {"by": "pretrained"})
 
 
 def from_run(run: Run, root: Path | None, shots: int, device: torch.device, quiet: bool) -> Fitted:
     """The network of a finished run, with the base classes of its data."""
-    check_finished(run)
-    config, stored = run.config(), run.about().get("data")
-    root = root or (Path(stored) if stored else None)
-    blueprint = Blueprint.of(config)
-    stored_size = replace(config.data, resize=blueprint.resize.size, interpolation=blueprint.resize.interpolation)
-    dataset = load_data(replace(config, data=stored_size), root, quiet)
+    run.require_finished()
+    config, recorded = run.config(), run.about().get("data")
+    root = root or (Path(recorded) if recorded else None)
+    encoder_config = EncoderConfig.of(config)
+    stored = encoder_config.resize
+    sized = replace(config.data, resize=stored.size, interpolation=stored.interpolation)
+    dataset = dataset_of(replace(config, data=sized), root, quiet)
     protocol = protocol_of(config, dataset)
     base = base_images(dataset, protocol)
     names = [dataset.class_names[label] for label in protocol.seen(0)]
-    network = Network.load(blueprint, load_tensors(run.weights)[0], device, str(run.weights))
-    gallery = _gallery(network, base, names, _originals(data.load(config.data.name, root)), shots, quiet, fewest=1)
+    encoder = PhotoEncoder.load(encoder_config, load_tensors(run.weights)[0], device, str(run.weights))
+    gallery = _gallery(encoder, base, names, _originals(data.load(config.data.name, root)), shots, quiet, fewest=1)
     settings = flatten(config)
     settings.pop("protocol.order", None)  # names of classes, which may have to be forgotten
-    return Fitted(network, gallery, {"by": "run", "run": str(run.folder.resolve()), "settings": settings})
+    return Fitted(encoder, gallery, {"by": "run", "run": str(run.folder.resolve()), "settings": settings})
 
 
 def fit(
@@ -87,8 +85,8 @@ def fit(
     """Train on the classes with enough photos, then describe them all. work: a run folder to stop and resume in."""
     raw = folders.whole(root)
     names = _names(raw)
-    blueprint = Blueprint.of(config)
-    dataset = data.prepare(raw, blueprint.resize, quiet=quiet)
+    encoder_config = EncoderConfig.of(config)
+    dataset = data.prepare(raw, encoder_config.resize, quiet=quiet)
     counts = [dataset.train.counts.get(label, 0) for label in range(len(names))]
     trained = [label for label, count in enumerate(counts) if count >= FEWEST]
     say(f"{root}: {len(dataset.train)} photos of {len(names)} classes")
@@ -106,10 +104,10 @@ def fit(
     else:
         base = dataset.train.of_classes(trained).relabel(trained)
         asked = {"folder": str(root.resolve()), "classes": [names[label] for label in trained], "photos": len(base)}
-        backbone, record = learn(config, base, minutes, device, say, quiet, work, asked)
+        backbone, record = finetune(config, base, minutes, Context(device, quiet), say, work, asked)
         made |= record
-    network = Network(blueprint, backbone, device)
-    return Fitted(network, _gallery(network, dataset.train, names, _originals(raw), shots, quiet, FEWEST), made)
+    encoder = PhotoEncoder(encoder_config, backbone, device)
+    return Fitted(encoder, _gallery(encoder, dataset.train, names, _originals(raw), shots, quiet, FEWEST), made)
 
 
 def _names(dataset: Dataset) -> list[str]:
@@ -123,7 +121,7 @@ def _names(dataset: Dataset) -> list[str]:
 
 def _say_few(say: Say, small: Sequence[tuple[str, int]]) -> None:
     if small:
-        listed = few([f"{name} ({count})" for name, count in small], 12)
+        listed = first_few([f"{name} ({count})" for name, count in small], 12)
         say(
             f"{len(small)} classes have fewer than {FEWEST} photos: they take no part in training and are enrolled "
             f"afterwards from all they have: {listed}"
@@ -143,7 +141,7 @@ def _originals(raw: Dataset) -> Callable[[Images, int], Source]:
 
 
 def _gallery(
-    network: Network,
+    encoder: PhotoEncoder,
     images: Images,
     names: Sequence[str],
     original: Callable[[Images, int], Source],
@@ -152,21 +150,19 @@ def _gallery(
     fewest: int,
 ) -> Gallery:
     """A class with enough photos is the mean of the `shots` nearest to its mean, any other of all it has."""
-    extract = FeatureExtractor(network.backbone, network.blueprint.preprocess, network.device, 64, quiet)
-    features = extract(images)
-    gallery, now = Gallery(network.dim), datetime.now(UTC).isoformat(timespec="seconds")
-    members: list[Ints] = [np.flatnonzero(images.labels == label) for label in range(len(names))]
-    chosen = [
-        own[balanced_indices(features[own], min(shots, len(own))).numpy()] if len(own) >= fewest else own
-        for own in members
-    ]
-
-    def photo(position: int) -> Photo:
-        loaded = photos.load(original(images, position), network.blueprint.resize)
-        return Photo(loaded.digest, features[position], photos.name_of(images.name(position)), now, loaded.thumbnail)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = iter(list(pool.map(photo, np.concatenate(chosen).tolist())))
-    for name, own, positions in zip(names, members, chosen, strict=True):
-        gallery.enroll(name, [next(found) for _ in positions], "base" if len(own) >= fewest else "enrolled")
+    sources = [original(images, position) for position in range(len(images))]
+    found: list[Photo] = []
+    for position, photo in enumerate(with_progress(encoder.photos(sources), len(sources), quiet)):
+        if isinstance(photo, DataError):
+            raise photo
+        found.append(replace(photo, source=photos.name_of(images.name(position))))
+    gallery = Gallery(encoder.dim)
+    for label, name in enumerate(names):
+        own = [found[position] for position in np.flatnonzero(images.labels == label)]
+        if len(own) >= fewest:
+            features = torch.stack([photo.feature for photo in own])
+            nearest = [own[place] for place in balanced_indices(features, min(shots, len(own))).tolist()]
+            gallery.enroll(name, nearest, "base")
+        else:
+            gallery.enroll(name, own, "enrolled")
     return gallery

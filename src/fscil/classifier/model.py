@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil import __version__
-from fscil.classifier.calibration import calibration, followed, labelled_features
+from fscil.classifier.calibration import calibration, labelled_features, with_progress
 from fscil.classifier.checking import Check, judge
-from fscil.classifier.encoder import Blueprint, Network
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.classifier.model_folder import Contents, ModelFolder, Version
 from fscil.data import photos
 from fscil.data.images import Resize
@@ -24,7 +24,8 @@ from fscil.gallery import ClassInfo, Gallery, Photo, class_name
 from fscil.models import Backbone
 from fscil.openset import DEFAULT_SCORE, SCORES, Calibration, Evidence
 from fscil.preprocess import Preprocess
-from fscil.training.loop import pick_device
+from fscil.runtime.memory import rows_per_chunk
+from fscil.training.context import pick_device
 
 if TYPE_CHECKING:
     from fscil.classifier.finetuning import Say
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Photos: TypeAlias = Source | Sequence[Source] | NDArray[Any]  # one, or several
-
-MOST_COSINES = 2**24  # held at once while answering: 64 MB
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,13 @@ class Classifier:
 
     def __init__(
         self,
-        network: Network,
+        encoder: PhotoEncoder,
         gallery: Gallery | None = None,
         calibration: Calibration | None = None,
         made: Mapping[str, Any] | None = None,
     ) -> None:
-        self.network = network
-        self.gallery = Gallery(network.dim) if gallery is None else gallery
+        self.encoder = encoder
+        self.gallery = Gallery(encoder.dim) if gallery is None else gallery
         self.calibration = calibration
         self.made = dict(made or {})
         self.lock = threading.RLock()  # held by whoever looks at the gallery or changes it
@@ -124,34 +123,34 @@ class Classifier:
 
     @classmethod
     def _of(cls, fitted: "Fitted") -> "Classifier":
-        return cls(fitted.network, fitted.gallery, made={**fitted.made, "fscil": __version__})
+        return cls(fitted.encoder, fitted.gallery, made={**fitted.made, "fscil": __version__})
 
     # What it is made of
 
     @property
     def backbone(self) -> Backbone:
-        return self.network.backbone
+        return self.encoder.backbone
 
     @property
     def resize(self) -> Resize:
         """How a photo is stored once decoded."""
-        return self.network.blueprint.resize
+        return self.encoder.config.resize
 
     @property
     def preprocess(self) -> Preprocess:
         """What then happens to it."""
-        return self.network.blueprint.preprocess
+        return self.encoder.config.preprocess
 
     # Learning
 
     def features(self, images: Photos) -> Tensor:
         """(n, d) raw features."""
-        return self.network.features(as_list(images))
+        return self.encoder.features(as_list(images))
 
     def photos(self, images: Photos) -> list[Photo]:
         """What the gallery keeps of each photo; the first that cannot be read raises its error."""
         found: list[Photo] = []
-        for photo in self.network.photos(as_list(images)):
+        for photo in self.encoder.photos(as_list(images)):
             if isinstance(photo, DataError):
                 raise photo
             found.append(photo)
@@ -183,7 +182,7 @@ class Classifier:
 
     def stream(self, images: Sequence[Source], top: int = 1) -> Iterator[Prediction | DataError]:
         """The same for any number of photos, as answers come; for one that cannot be read, what is wrong with it."""
-        for batch in self.network.batches(images):
+        for batch in self.encoder.batches(images):
             good = [row for row in batch if isinstance(row, Tensor)]
             found = iter(self.answer(torch.stack(good), top) if good else ())
             for row in batch:
@@ -198,7 +197,7 @@ class Classifier:
             if not names:
                 return [Prediction(None, 0.0, None, 0.0)] * len(features)
             found: list[Prediction] = []
-            for part in torch.split(features, max(1, MOST_COSINES // len(names))):
+            for part in torch.split(features, rows_per_chunk(len(names))):
                 cosines = self.gallery.scores(part)
                 nearest = cosines.topk(min(max(top, 2), len(names)), dim=1)
                 rows = zip(
@@ -236,7 +235,7 @@ class Classifier:
         self, folder: PathLike | None, false_accept: float, score: str | None, quiet: bool
     ) -> Calibration:
         """What `calibrate` sets."""
-        photos_of_folder = labelled_features(self.network, Path(folder).expanduser(), quiet) if folder else None
+        photos_of_folder = labelled_features(self.encoder, Path(folder).expanduser(), quiet) if folder else None
         with self.lock:
             return calibration(self.gallery, photos_of_folder, false_accept, score or DEFAULT_SCORE)
 
@@ -246,7 +245,7 @@ class Classifier:
         found = [(path, label) for path, label in photos.labelled(root, "test") if label is not None]
         if not found:
             raise DataError(f"{root}: no photo in a class folder, so nothing says what is right.")
-        answers = followed(self.stream([path for path, _ in found]), len(found), quiet)
+        answers = with_progress(self.stream([path for path, _ in found]), len(found), quiet)
         truth, said, skipped = [], [], []
         for (_, label), answer in zip(found, answers, strict=True):
             if isinstance(answer, DataError):
@@ -261,7 +260,7 @@ class Classifier:
     def about(self) -> dict[str, Any]:
         """What a model folder tells beside weights and gallery."""
         return {
-            "network": self.network.blueprint.to_dict(),
+            "network": self.encoder.config.to_dict(),
             "calibration": asdict(self.calibration) if self.calibration else None,
             "made": self.made,
         }
@@ -279,7 +278,7 @@ class Classifier:
                 f"Load it again, or save with force=True to lose that change."
             )
         with self.lock:
-            weights = self.network.backbone.state_dict()
+            weights = self.encoder.backbone.state_dict()
             version = folder.create(weights, self.about(), self.gallery.snapshot(), None if force else expected)
         self._origin = (place, version)
 
@@ -295,8 +294,9 @@ class Classifier:
     def restore(cls, contents: Contents, device: str = "auto", source: str = "the model") -> "Classifier":
         """From what a model folder holds."""
         about = contents.about
-        network = Network.load(Blueprint.from_dict(about["network"]), contents.weights, pick_device(device), source)
-        return cls(network, gallery_of(contents), calibration_of(about), about["made"])
+        config = EncoderConfig.from_dict(about["network"])
+        encoder = PhotoEncoder.load(config, contents.weights, pick_device(device), source)
+        return cls(encoder, gallery_of(contents), calibration_of(about), about["made"])
 
 
 def gallery_of(contents: Contents) -> Gallery:

@@ -66,12 +66,12 @@ class StoredClassifier:
         """The same with photos whose features are there already."""
         if not photos:
             raise DataError(f'"{name}": no photo to learn it from. Give at least one.')
-        trial = Gallery(self.classifier.network.dim)  # what cannot be enrolled must not get into the journal
+        trial = Gallery(self.classifier.encoder.dim)  # what cannot be enrolled must not get into the journal
         trial.enroll(name, photos)
         with self._lock:
-            network = self.classifier.network
+            encoder = self.classifier.encoder
             self.refresh()
-            if self.classifier.network is not network:
+            if self.classifier.encoder is not encoder:
                 raise self._replaced()  # these features would be among those of another network
             gallery = self.classifier.gallery
             known = {photo.digest for photo in gallery.photos(name)} if name in gallery else set()
@@ -133,21 +133,21 @@ class StoredClassifier:
 
     def _replace(self, contents: Contents) -> None:
         """By a model that was written anew, perhaps with another network."""
-        network = self.classifier.network
+        encoder = self.classifier.encoder
         if not self._same_network(contents):
-            network = Classifier.restore(contents, str(network.device), str(self.folder.path)).network
+            encoder = Classifier.restore(contents, str(encoder.device), str(self.folder.path)).encoder
         gallery, calibration = gallery_of(contents), calibration_of(contents.about)
         with self.classifier.lock:
-            self.classifier.network, self.classifier.gallery = network, gallery
+            self.classifier.encoder, self.classifier.gallery = encoder, gallery
             self.classifier.calibration, self.classifier.made = calibration, contents.about["made"]
         self._version = contents.version
         self._settled, self._pending = _photos_in(contents)
 
     def _same_network(self, contents: Contents) -> bool:
-        network = self.classifier.network
-        mine = network.backbone.state_dict()
+        encoder = self.classifier.encoder
+        mine = encoder.backbone.state_dict()
         return (
-            contents.about["network"] == json.loads(json.dumps(network.blueprint.to_dict()))  # as a file has it
+            contents.about["network"] == json.loads(json.dumps(encoder.config.to_dict()))  # as a file has it
             and mine.keys() == contents.weights.keys()
             and all(torch.equal(value.cpu(), contents.weights[key]) for key, value in mine.items())
         )

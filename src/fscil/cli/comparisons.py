@@ -105,13 +105,13 @@ def _run(
     quiet: bool,
 ) -> None:
     from fscil.experiments.grid import Grid
-    from fscil.training.loop import pick_device
+    from fscil.training.context import Context
 
     counts = numbers(shots) if shots else config.protocol.shots
     chosen: list[Draw] = list(dict.fromkeys([config.protocol.draw, *range(draws)]))
     say(f"{kind}: {len(cells)} cells, shots {', '.join(map(str, counts))}, {len(chosen)} draws, into {folder}")
     try:
-        failed = Grid(folder, cells, data, pick_device(device), say, quiet).run(kind, counts, chosen)
+        failed = Grid(folder, cells, data, Context.on(device, quiet), say).run(kind, counts, chosen)
     except KeyboardInterrupt:
         say("\nStopped; what is done is kept. The same command goes on.")
         raise

@@ -157,7 +157,7 @@ def _enroll(stored: "StoredClassifier", name: str, paths: Sequence[Path]) -> int
     from fscil.gallery import class_name
 
     class_name(name)
-    found = list(stored.classifier.network.photos(paths))
+    found = list(stored.classifier.encoder.photos(paths))
     good = [photo for photo in found if not isinstance(photo, DataError)]
     for photo in found:
         if isinstance(photo, DataError):
@@ -199,7 +199,7 @@ def predict(
     Example: fscil predict birds.fscil holiday/ --csv > holiday.csv
     """
     from fscil.classifier import Classifier
-    from fscil.runtime.progress import Bar
+    from fscil.runtime.progress import ProgressBar
 
     if as_json and as_csv:
         raise ConfigError("--json or --csv, not both.")
@@ -207,7 +207,7 @@ def predict(
     out = sys.stdout  # as it is now: while the bar is shown, what is printed goes where the bar is
     write = (json_lines if as_json else csv_lines if as_csv else text_lines)(out, top)
     failed = 0
-    with Bar("photos", len(paths), quiet=quiet or out.isatty()) as bar:
+    with ProgressBar("photos", len(paths), quiet=quiet or out.isatty()) as bar:
         for path, answer in zip(paths, Classifier.load(model, device).stream(paths, top), strict=True):
             failed += isinstance(answer, DataError)
             write(path, answer)
@@ -225,12 +225,12 @@ def classes(model: Model) -> None:
     """
     from fscil.classifier.model import gallery_of
     from fscil.classifier.model_folder import ModelFolder
-    from fscil.data.listing import few
+    from fscil.runtime.text import first_few
 
     known = gallery_of(ModelFolder(model).read()).classes()
     table(
         ["class", "photos", "origin", "first", "last", "from"],
-        [[c.name, c.photos, c.origin, c.added[:10], c.changed[:10], few(c.sources, 1)] for c in known],
+        [[c.name, c.photos, c.origin, c.added[:10], c.changed[:10], first_few(c.sources, 1)] for c in known],
     )
     say(count(len(known), "class", "classes"))
 

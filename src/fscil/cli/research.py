@@ -12,9 +12,8 @@ from fscil.cli.options import Device, Quiet, Settings, numbers, say
 from fscil.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    import torch
-
     from fscil.config import Config
+    from fscil.training.context import Context
     from fscil.training.run_folder import Run
 
 commands = typer.Typer()
@@ -70,15 +69,15 @@ def train(
     Example: fscil train cifar100 --data datasets --out runs/cifar --set model.width=16 --set train.epochs=10
     """
     from fscil.config import load_recipe
-    from fscil.training.loop import pick_device
+    from fscil.training.context import Context
 
-    config, chosen = load_recipe(recipe, set_ or []), pick_device(device)
+    config, context = load_recipe(recipe, set_ or []), Context.on(device, quiet)
     folder = out or Path("runs") / Path(recipe).stem
     run = _resumed(config, folder) if resume else _new_run(config, folder, data)
     settings = [word for item in set_ or [] for word in ("--set", item)]
     where = [] if device == "auto" else ["--device", device]
     again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings, *where])
-    _train(config, run, data, chosen, again, quiet)
+    _train(config, run, data, context, again)
     say(f"Next: fscil evaluate {folder}")
 
 
@@ -103,14 +102,14 @@ def _resumed(config: "Config", folder: Path) -> "Run":
     return run
 
 
-def _train(config: "Config", run: "Run", data: Path | None, device: "torch.device", again: str, quiet: bool) -> None:
+def _train(config: "Config", run: "Run", data: Path | None, context: "Context", again: str) -> None:
     from fscil.experiments import run as experiments
 
     if run.finished:
         say(f"{run.folder} is already trained.")
         return
     try:
-        experiments.train(config, run, _root(run, data), device, say, quiet)
+        experiments.train(config, run, _root(run, data), context, say)
     except KeyboardInterrupt:
         say(f"\nStopped; nothing is lost. Go on with: {again}")
         raise
@@ -140,11 +139,11 @@ def evaluate(
 
     Writes results.json, table.md, predictions.safetensors and confusion matrices into the run folder.
     """
-    from fscil.training.loop import pick_device
+    from fscil.training.context import Context
     from fscil.training.run_folder import Run
 
     counts = None if shots is None else numbers(shots)
-    _evaluate(Run.open(run), data, counts, draws, prototypes, pick_device(device), quiet, openset)
+    _evaluate(Run.open(run), data, counts, draws, prototypes, Context.on(device, quiet), openset)
 
 
 def _evaluate(
@@ -153,8 +152,7 @@ def _evaluate(
     shots: Sequence[int] | None,
     draws: int,
     prototypes: Any,
-    device: "torch.device",
-    quiet: bool,
+    context: "Context",
     openset: bool = False,
 ) -> None:
     from rich.console import Console
@@ -165,7 +163,7 @@ def _evaluate(
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
-    results = experiments.evaluate(run, _root(run, data), device, shots, draws, prototypes, quiet, openset)
+    results = experiments.evaluate(run, _root(run, data), context, shots, draws, prototypes, openset)
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     for table in tables(results):
         console.print(to_terminal(table), crop=False)
@@ -182,12 +180,12 @@ def demo(
 ) -> None:
     """Train and evaluate ALICE on the embedded characters: a few minutes on a CPU, no download."""
     from fscil.config import load_recipe
-    from fscil.training.loop import pick_device
+    from fscil.training.context import Context
 
-    config, chosen = load_recipe("glyphs"), pick_device(device)
+    config, context = load_recipe("glyphs"), Context.on(device, quiet)
     say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")
     run = _resumed(config, out) if (out / "run.json").exists() else _new_run(config, out, None)
-    _train(config, run, None, chosen, shlex.join(["fscil", "demo", "--out", str(out)]), quiet)
+    _train(config, run, None, context, shlex.join(["fscil", "demo", "--out", str(out)]))
     say("")
-    _evaluate(run, None, None, 0, None, chosen, quiet)
+    _evaluate(run, None, None, 0, None, context)
     say(f"\nAll files are in {out.resolve()}. Next: fscil recipes")

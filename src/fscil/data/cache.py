@@ -32,10 +32,10 @@ from fscil.data.images import (
     Resize,
     reads_heic,
 )
-from fscil.data.listing import few
 from fscil.errors import BadImageError, DataError, FscilWarning, StoreError
 from fscil.runtime.files import replacing
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
+from fscil.runtime.text import first_few
 
 MARK = b"fscil pixels 1\n\n"  # another number when files are laid out, or images decoded, in another way
 TAIL = struct.Struct("<Q32s")  # length of the index, its SHA-256
@@ -105,7 +105,7 @@ def prepare(dataset: Dataset, resize: Resize, folder: Path | None = None, quiet:
 def _refuse_bad(dataset: Dataset, decoded: _Decoded) -> None:
     bad = [row for row in dataset.test.rows.tolist() if row in decoded.bad]
     if bad:
-        names = few([dataset.test.pixels.name(row) for row in bad])
+        names = first_few([dataset.test.pixels.name(row) for row in bad])
         raise DataError(
             f"{dataset.name}: {len(bad)} of {len(dataset.test)} test images cannot be decoded: {names} "
             f"(the first: {decoded.bad[bad[0]]}). Results without them could not be compared with published ones: "
@@ -121,11 +121,11 @@ def _good(dataset: Dataset, part: str, decoded: _Decoded) -> Images:
         rows = images.rows[lost].tolist()
         text = (
             f"{dataset.name}: {len(rows)} of {len(images)} {part} images cannot be decoded and are left out: "
-            f"{few([images.pixels.name(row) for row in rows])} (the first: {decoded.bad[rows[0]]})."
+            f"{first_few([images.pixels.name(row) for row in rows])} (the first: {decoded.bad[rows[0]]})."
         )
         if dataset.benchmark:
             classes = [dataset.class_names[label] for label in np.unique(images.labels[lost])]
-            text += f" The few-shot samples drawn for {few(classes)} are then not the published ones."
+            text += f" The few-shot samples drawn for {first_few(classes)} are then not the published ones."
         warnings.warn(text, FscilWarning, stacklevel=3)
     kept = images.select(~lost)
     return Images(decoded.pixels, kept.labels, decoded.place[kept.rows])
@@ -217,7 +217,11 @@ def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quie
             left.unlink(missing_ok=True)
     sizes: list[tuple[int, ...]] = []
     bad: list[tuple[int, str]] = []
-    with replacing(path) as file, ThreadPoolExecutor(WORKERS) as pool, Bar(what, len(pixels), quiet=quiet) as bar:
+    with (
+        replacing(path) as file,
+        ThreadPoolExecutor(WORKERS) as pool,
+        ProgressBar(what, len(pixels), quiet=quiet) as bar,
+    ):
         file.write(MARK)
         for row, image in enumerate(_images(pool, pixels, resize)):
             if isinstance(image, str):

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from fscil.data.images import Dataset, FilePixels, Images, Ints
-from fscil.data.listing import Listing, checked, few, read_lines
+from fscil.data.listing import Listing, checked, read_lines
 from fscil.errors import DataError
+from fscil.runtime.text import first_few
 
 FOLDER = "CUB_200_2011"
 
@@ -26,7 +27,7 @@ def load(root: Path) -> Dataset:
     if missing := [path for path in paths if path not in listing]:
         raise DataError(
             f"cub200: images.txt lists {len(paths)} files, {len(missing)} are missing under {home / 'images'} "
-            f"(first: {few(missing)}). {fetch} them."
+            f"(first: {first_few(missing)}). {fetch} them."
         )
     images = Images.of(FilePixels(home / "images", paths), labels - 1)
     names = _class_names(paths, labels, home)

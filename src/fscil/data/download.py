@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fscil import __version__
-from fscil.data import check_name, cifar100, cub200, load, mini_imagenet
+from fscil.data import DATASETS, cifar100, cub200, load, mini_imagenet
 from fscil.errors import DataError, StoreError
 from fscil.runtime.files import digest_of_file
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
 
 PIECE = 1 << 18  # bytes read at a time
 TIMEOUT = 60.0  # seconds without a sign of life
@@ -45,7 +45,7 @@ ELSEWHERE = {
 
 def download(name: str, root: str | Path, quiet: bool = False) -> None:
     """Fetch what root lacks of this data set; nothing is done where it is complete."""
-    check_name(name)
+    DATASETS[name]  # an unknown name is an error
     if name not in SOURCES:
         raise DataError(ELSEWHERE[name])
     source, root = SOURCES[name], Path(root).expanduser()
@@ -126,7 +126,7 @@ def _receive(name: str, answer: http.client.HTTPResponse, part: Path, done: int,
     done = done if resumed else 0  # a server that knows no ranges starts from the beginning
     length = answer.headers.get("Content-Length")
     total = done + int(length) if length else 0
-    with part.open("ab" if resumed else "wb") as file, Bar(f"{name}: bytes", total, done, quiet) as bar:
+    with part.open("ab" if resumed else "wb") as file, ProgressBar(f"{name}: bytes", total, done, quiet) as bar:
         while True:
             with _network(name, archive):
                 piece = answer.read(PIECE)
@@ -160,7 +160,11 @@ def _unpack(archive: Path, home: Path, quiet: bool) -> None:
 
 def _extract(archive: Path, folder: Path, quiet: bool) -> None:
     total = archive.stat().st_size
-    with archive.open("rb") as raw, Bar("unpacking", total, quiet=quiet) as bar, tarfile.open(fileobj=raw) as tar:
+    with (
+        archive.open("rb") as raw,
+        ProgressBar("unpacking", total, quiet=quiet) as bar,
+        tarfile.open(fileobj=raw) as tar,
+    ):
         seen = 0
         for member in tar:
             tar.extract(member, folder, filter="data")

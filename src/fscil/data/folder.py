@@ -9,8 +9,8 @@ from typing import TypeAlias
 from unicodedata import normalize
 
 from fscil.data.images import HEIC_ADVICE, HEIC_SUFFIXES, SUFFIXES, Dataset, FilePixels, Images, reads_heic
-from fscil.data.listing import few
 from fscil.errors import DataError, FscilWarning
+from fscil.runtime.text import first_few
 
 Files: TypeAlias = dict[str, list[str]]  # class name -> paths relative to the root
 
@@ -26,7 +26,9 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
     train = _some_classes(root, places.get("train", root))
     test = _classes(root, places["test"]) if "test" in places else {}
     if strange := sorted(test.keys() - train.keys()):
-        raise DataError(f"folder: test/ has classes that train/ has not: {few(strange)}. Add training images of them.")
+        raise DataError(
+            f"folder: test/ has classes that train/ has not: {first_few(strange)}. Add training images of them."
+        )
     if not test:
         test = {name: _held_out(files, test_share, seed) for name, files in train.items()}
         train = {name: sorted({*files} - {*test[name]}) for name, files in train.items()}
@@ -61,11 +63,13 @@ def parts(root: Path) -> dict[str, Path]:
         return {}
     found: dict[str, Path] = {name: folders.pop(name) for name in ("train", "test") if name in folders}
     if folders and "test" in found:
-        warnings.warn(f"folder: only train/ and test/ of {root} are read, not {few(list(folders))}.", FscilWarning, 4)
+        warnings.warn(
+            f"folder: only train/ and test/ of {root} are read, not {first_few(list(folders))}.", FscilWarning, 4
+        )
     elif folders:
         raise DataError(
-            f"folder: {root} has train/ beside {few(list(folders))}, but no test/. If one of them is the test part, "
-            f"rename it to test; if train is the name of a class, put its images directly into train/. {LAYOUT}"
+            f"folder: {root} has train/ beside {first_few(list(folders))}, but no test/. If one of them is the test "
+            f"part, rename it to test; if train is the name of a class, put its images directly into train/. {LAYOUT}"
         )
     return found
 
@@ -107,13 +111,13 @@ def _classes(root: Path, part: Path) -> Files:
     if skipped:
         heic = any(file.lower().endswith(HEIC_SUFFIXES) for file in skipped)
         warnings.warn(
-            f"folder: {len(skipped)} files of kinds that cannot be read are left out ({few(skipped)}). "
+            f"folder: {len(skipped)} files of kinds that cannot be read are left out ({first_few(skipped)}). "
             f"{f'{HEIC_ADVICE}, or c' if heic else 'C'}onvert them to one of {', '.join(SUFFIXES)}.",
             FscilWarning,
             stacklevel=4,
         )
     if empty := [name for name, files in classes.items() if not files]:
-        warnings.warn(f"folder: {part} has folders without images: {few(empty)}.", FscilWarning, stacklevel=4)
+        warnings.warn(f"folder: {part} has folders without images: {first_few(empty)}.", FscilWarning, stacklevel=4)
     return {name: sorted(files) for name, files in classes.items() if files}
 
 

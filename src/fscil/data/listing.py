@@ -1,7 +1,6 @@
 """Files that a data set's own lists name: found under its root, never outside it."""
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -32,11 +31,6 @@ def checked(path: str, where: str) -> str:
     if not path or windows.drive or windows.root or "\\" in path or ".." in PurePosixPath(path).parts:
         raise DataError(f"{where}: {path!r} is not a path inside the data set. The list is not the published one.")
     return path
-
-
-def few(names: Sequence[str], shown: int = 3) -> str:
-    """The first names, for a message."""
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
 
 
 def read_lines(path: Path, fetch: str) -> list[str]:

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from fscil.data.images import Dataset, FilePixels, Images
-from fscil.data.listing import Listing, checked, few, read_lines
+from fscil.data.listing import Listing, checked, read_lines
 from fscil.errors import DataError
+from fscil.runtime.text import first_few
 
 PLACES = ("images", "images/{label}", "{part}/{label}", "{part}", "{label}", ".")
 ORIGIN = (
@@ -24,10 +25,12 @@ def load(root: Path) -> Dataset:
         raise DataError(f"mini_imagenet: no train.csv in {root} nor {root / 'split'}. {ORIGIN}")
     rows = {part: _rows(lists / f"{part}.csv") for part in ("train", "test")}
     if both := sorted({name for name, _ in rows["train"]} & {name for name, _ in rows["test"]}):
-        raise DataError(f"mini_imagenet: {len(both)} images are in train.csv and in test.csv (first: {few(both)}).")
+        raise DataError(
+            f"mini_imagenet: {len(both)} images are in train.csv and in test.csv (first: {first_few(both)})."
+        )
     classes = sorted({label for _, label in rows["train"]})
     if strange := sorted({label for _, label in rows["test"]} - set(classes)):
-        raise DataError(f"mini_imagenet: test.csv has classes that train.csv has not: {few(strange)}.")
+        raise DataError(f"mini_imagenet: test.csv has classes that train.csv has not: {first_few(strange)}.")
 
     listing, paths, missing = Listing(root), [], []
     for part, entries in rows.items():
@@ -41,7 +44,7 @@ def load(root: Path) -> Dataset:
     if missing:
         raise DataError(
             f"mini_imagenet: train.csv and test.csv list {len(paths)} files, {len(missing)} are missing under {root} "
-            f"(first: {few(missing)}). {ORIGIN}"
+            f"(first: {first_few(missing)}). {ORIGIN}"
         )
     number = {label: place for place, label in enumerate(classes)}
     images = Images.of(

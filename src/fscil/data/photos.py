@@ -24,7 +24,7 @@ AS_IT_IS = Resize()
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedPhoto:
     """A decoded photo and what is kept of it beside its feature."""
 
     pixels: Bytes  # (h, w, 3), resized as asked
@@ -33,7 +33,7 @@ class Loaded:
     thumbnail: bytes  # a small JPEG
 
 
-def load(source: Source, resize: Resize) -> Loaded:
+def load(source: Source, resize: Resize) -> LoadedPhoto:
     """Decode a photo; its digest is of the upright picture at full size, so another `resize` finds the same."""
     full = pixels(source, AS_IT_IS)
     try:
@@ -42,7 +42,7 @@ def load(source: Source, resize: Resize) -> Loaded:
         raise HugeImageError(f"{name_of(source)}: too large ({error})") from error
     digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
     digest.update(np.ascontiguousarray(full).data)
-    return Loaded(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))
+    return LoadedPhoto(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))
 
 
 def pixels(source: Source, resize: Resize) -> Bytes:

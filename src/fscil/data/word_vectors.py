@@ -11,8 +11,8 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from fscil.data.listing import few
 from fscil.errors import ConfigError, DataError, StoreError
+from fscil.runtime.text import first_few
 
 Vector = NDArray[np.float32]
 
@@ -71,8 +71,8 @@ def load_word_vectors(path: Path, names: Sequence[str]) -> Vector:
     missing = [name for name in spelt if name not in found]
     if missing:
         raise DataError(
-            f"{path}: no word vector for {len(missing)} of {len(spelt)} classes: {few(missing)}. Add a line for each: "
-            f"the name, then as many numbers as the others have."
+            f"{path}: no word vector for {len(missing)} of {len(spelt)} classes: {first_few(missing)}. Add a line for "
+            f"each: the name, then as many numbers as the others have."
         )
     return np.stack([found[name] for name in names])
 

@@ -28,16 +28,18 @@ from fscil.config import Config, difference, flatten, load_recipe, to_toml
 from fscil.data import Dataset
 from fscil.data.images import Images
 from fscil.errors import ConfigError, FscilError
-from fscil.experiments.run import check, load_data, method_class, protocol_of, record, summary, train_base
-from fscil.experiments.sessions import Walk, base_images, walk_all
-from fscil.features import FeatureExtractor
-from fscil.methods import Method
-from fscil.methods.base import needs_words
+from fscil.experiments.results import result_header, walk_record
+from fscil.experiments.run import require_enough_images
+from fscil.experiments.sessions import Walk, walk_all
+from fscil.features import FeatureCache
+from fscil.methods import METHODS, Method
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.files import digest_of_file, load_tensors, read_json, save_tensors, write_json, write_text
-from fscil.runtime.progress import clock, titled
-from fscil.training.build import backbone_of, preprocess_of
-from fscil.training.loop import Trainer, load_state
+from fscil.runtime.progress import titled
+from fscil.runtime.text import duration
+from fscil.training.base_training import load_base_network, train_base_network
+from fscil.training.build import base_images, dataset_of, preprocess_of, protocol_of
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 SAMPLE = 20  # images per base class whose features are kept to be shown
@@ -77,11 +79,10 @@ class Grid:
         out: Path,
         cells: Sequence[Cell],
         root: Path | None,
-        device: torch.device,
+        context: Context,
         say: Callable[[str], None],
-        quiet: bool = False,
     ) -> None:
-        self.out, self.cells, self._root, self._device, self._say, self._quiet = out, cells, root, device, say, quiet
+        self.out, self.cells, self._root, self._context, self._say = out, cells, root, context, say
         self._loaded: dict[Any, Dataset] = {}
 
     def run(self, kind: str, shots: Sequence[int], draws: Sequence[Draw]) -> dict[str, str]:
@@ -155,11 +156,11 @@ class Grid:
             return
         dataset = self._dataset(cell.config)
         protocol = protocol_of(cell.config, dataset)
-        check(dataset, protocol, shots)
+        require_enough_images(dataset, protocol, shots)
         run = self._base(cell.config, dataset, protocol)
         method, seconds = self._fitted(cell.config, folder, run, dataset, protocol, shots)
         if results is None:
-            results = {**summary(cell.config, dataset, protocol, run), "label": cell.label, "walks": []}
+            results = {**result_header(cell.config, dataset, protocol, run), "label": cell.label, "walks": []}
             results |= {"base": run.folder.name, "fit_seconds": seconds, "command": _command()}
         for place, (count, draw) in enumerate(wanted, 1):
             if (count, draw) in done:
@@ -168,7 +169,7 @@ class Grid:
             with titled(f"{title}, {count}-shot draw {draw} ({place}/{len(wanted)}): "):
                 (walk,) = walk_all(method, dataset, protocol, [count], [draw])
             seconds = round(time.perf_counter() - began, 2)
-            results["walks"].append({**record(walk), "seconds": seconds, "command": _command()})
+            results["walks"].append({**walk_record(walk), "seconds": seconds, "command": _command()})
             _save_predictions(folder, walk)
             write_json(results_file, results)
         last = [walk["sessions"][-1] for walk in results["walks"] if walk["shots"] == shots[0]]
@@ -195,22 +196,20 @@ class Grid:
 
     def _dataset(self, config: Config) -> Dataset:
         if config.data not in self._loaded:
-            self._loaded[config.data] = load_data(config, self._root, self._quiet)
+            self._loaded[config.data] = dataset_of(config, self._root, self._context.quiet)
         return self._loaded[config.data]
 
     def _base(self, config: Config, dataset: Dataset, protocol: Protocol) -> Run:
         """The run folder of the network this cell starts from, trained if it is not there yet."""
-        recipe = method_class(config).base_recipe(config)
+        recipe = METHODS[config.method].base_recipe(config)
         folder = self.out / "base" / base_key(recipe)
         run = Run(folder)
         if not (folder / "run.json").exists():
             run = Run.create(folder, recipe, {"data": str(self._root) if self._root else None})
         if not run.finished:
-            trainer = Trainer(recipe.train, self._device, run, self._quiet)
-            backbone = backbone_of(recipe).to(self._device)
             began = time.perf_counter()
-            train_base(recipe, trainer, backbone, run, base_images(dataset, protocol))
-            self._say(f"base network {folder.name}: trained in {clock(time.perf_counter() - began)}")
+            train_base_network(recipe, base_images(dataset, protocol), self._context, run)
+            self._say(f"base network {folder.name}: trained in {duration(time.perf_counter() - began)}")
         if not (folder / "sample.safetensors").exists():
             self._keep_sample(recipe, run, base_images(dataset, protocol))
         return run
@@ -219,9 +218,8 @@ class Grid:
         """Features of some training images of each base class, for the report to show how they lie."""
         few = [np.flatnonzero(base.labels == label)[:SAMPLE] for label in base.counts]
         sample = base.select(np.concatenate(few))
-        backbone = backbone_of(recipe, blank=True).to(self._device)
-        load_state(backbone, load_tensors(run.weights)[0], str(run.weights))
-        features = FeatureExtractor(backbone, preprocess_of(recipe), self._device, quiet=True)(sample)
+        backbone = load_base_network(recipe, run, self._context).backbone
+        features = FeatureCache(backbone, preprocess_of(recipe), self._context.device, quiet=True)(sample)
         tensors = {"features": features, "labels": torch.from_numpy(sample.labels.copy())}
         save_tensors(run.folder / "sample.safetensors", tensors)
 
@@ -231,8 +229,9 @@ class Grid:
         """The method after the base session, from its file or by learning it, and the seconds that learning took."""
         began = time.perf_counter()
         names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]
-        trainer = Trainer(config.train, self._device, run, self._quiet)
-        method = method_class(config)(config, trainer, names)
+        kind = METHODS[config.method]
+        network = load_base_network(kind.base_recipe(config), run, self._context)
+        method = kind(config, network, self._context, names)
         path = folder / f"fitted-{'-'.join(map(str, sorted(shots)))}.safetensors"
         if path.exists():
             state, about = load_tensors(path)
@@ -262,7 +261,7 @@ def _unlike(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 def _digest_of_words(config: Config) -> str:
     """Which word vectors a method is to use, wherever their file lies; empty where it needs none, or has no file."""
-    path = config.data.word_vectors if needs_words(method_class(config)) else ""
+    path = config.data.word_vectors if METHODS[config.method].needs_words else ""
     if path == "glyphs":  # come with fscil
         return path
     return digest_of_file(Path(path)) if Path(path).is_file() else ""

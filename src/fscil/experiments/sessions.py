@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fscil.data.images import Dataset, Images
 from fscil.errors import DataError
-from fscil.methods.base import Memory, Method, judged_last
+from fscil.methods.base import Memory, Method
 from fscil.metrics import OpenSet, Scores, open_set, session_scores
 from fscil.openset import SCORES, Evidence
 from fscil.protocol import Draw, Protocol
@@ -29,12 +29,7 @@ class SessionResult:
     openset: dict[str, OpenSet] = field(default_factory=dict)  # by score; empty unless asked for
 
 
-def base_images(dataset: Dataset, protocol: Protocol) -> Images:
-    """All training images of the base classes, labelled by arrival."""
-    return dataset.train.select(protocol.samples(dataset.train.labels, 0)).relabel(protocol.seen(0))
-
-
-def test_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
+def evaluation_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
     """All test images of the classes seen after this session, labelled by arrival."""
     seen = protocol.seen(session)
     images = dataset.test.of_classes(seen).relabel(seen)
@@ -76,7 +71,7 @@ def walk(
             yield base
             continue
         future = future_images(dataset, protocol, session) if openset and session < protocol.sessions else None
-        yield _judge(method, test_images(dataset, protocol, session), future, protocol, session)
+        yield _judge(method, evaluation_images(dataset, protocol, session), future, protocol, session)
 
 
 def _judge(method: Method, test: Images, future: Images | None, protocol: Protocol, session: int) -> SessionResult:
@@ -117,7 +112,7 @@ def walk_all(
 
     judged: only after these sessions; None: as the method wants it.
     """
-    if judged is None and judged_last(type(method)):
+    if judged is None and method.judged == "last":
         judged = (0, protocol.sessions)
     start: dict[str, Any] = method.state()
     base: SessionResult | None = None  # the same on every way

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fscil.config import Config, load_recipe
-from fscil.errors import ConfigError
 from fscil.experiments.grid import Cell
-from fscil.experiments.run import PAPER_DATA
+from fscil.experiments.results import PAPER_DATA
 from fscil.methods import METHODS
-from fscil.methods.base import judged_last, needs_words
 
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 SCALES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
@@ -34,15 +32,14 @@ def default_methods(config: Config) -> list[str]:
     return [
         name
         for name, method in METHODS.items()
-        if not judged_last(method) and (config.data.word_vectors or not needs_words(method))
+        if method.judged == "every" and (config.data.word_vectors or not method.needs_words)
     ]
 
 
 def comparison(config: Config, methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
     """Every method under every seed, the rest equal."""
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise ConfigError(f"--methods: no method named {', '.join(unknown)}. Known are {', '.join(METHODS)}.")
+    for name in methods:
+        METHODS[name]  # an unknown one is an error
     return [
         Cell(name, _seeded(replace(config, method=name), seed)) for name in dict.fromkeys(methods) for seed in seeds
     ]
@@ -53,7 +50,7 @@ def ablation(config: Config, seeds: Sequence[int]) -> list[Cell]:
 
     The recipe stands for the whole method; where it has no class augmentation, the last row mixes once per image.
     """
-    whole = replace(config, method="alice", mixing=replace(config.mixing, repeats=config.mixing.repeats or 1))
+    whole = replace(config, mixing=replace(config.mixing, repeats=config.mixing.repeats or 1))
     two_views = _without_mixing(whole)
     projection = replace(two_views, views=replace(two_views.views, count=1))
     angular = replace(projection, model=replace(projection.model, projection=0))
@@ -76,7 +73,7 @@ def ablation(config: Config, seeds: Sequence[int]) -> list[Cell]:
 
 def margin_and_scale(config: Config, seeds: Sequence[int]) -> list[Cell]:
     """Two sweeps, two views on and class augmentation off: the margin at scale 30, then the scale at margin 0.4."""
-    plain = _without_mixing(replace(config, method="alice", views=replace(config.views, count=2)))
+    plain = _without_mixing(replace(config, views=replace(config.views, count=2)))
     pairs = [(margin, 30.0) for margin in MARGINS] + [(0.4, scale) for scale in SCALES]
     cells = []
     for margin, scale in dict.fromkeys(pairs):

@@ -1,6 +1,5 @@
 """The gallery: classes that people enrol, each the mean of its photos."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
+from fscil.runtime.memory import rows_per_chunk
+from fscil.runtime.text import did_you_mean
 
-MOST_SCORES = 2**24  # held at once by `nearest`: 64 MB
-MOST_GUESSES = 10_000  # with more names than this, looking for one like it takes too long
+MAX_GUESSES = 10_000  # with more names than this, looking for one like it takes too long
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Gallery:
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(n, d) features -> (n, k) largest cosines, largest first, and (n, k) their classes; k is at most C."""
-        k, step = min(k, len(self)), max(1, MOST_SCORES // max(1, len(self)))
+        k, step = min(k, len(self)), rows_per_chunk(len(self))
         parts = [self.scores(features[at : at + step]).topk(k, dim=1) for at in range(0, max(1, len(features)), step)]
         return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
@@ -177,8 +177,7 @@ class Gallery:
 
     def _find(self, name: str) -> _Class:
         if name not in self._classes:
-            near = difflib.get_close_matches(name, self._classes, n=1) if len(self) <= MOST_GUESSES else []
-            hint = f' Did you mean "{near[0]}"?' if near else ""
+            hint = did_you_mean(name, self._classes) if len(self) <= MAX_GUESSES else ""
             raise UnknownClassError(f'There is no class "{name}" among the {len(self)} enrolled.{hint}')
         return self._classes[name]
 

@@ -1,4 +1,8 @@
-"""The method contract and every system that keeps it: a method is one file and one line here."""
+"""The method contract and every system that keeps it.
+
+A method is one file and one line here; a method of another package registers by an entry point in "fscil.methods", one
+in a single file by `METHODS.register`. docs/extending.md has an example of each.
+"""
 
 from fscil.methods.alice import Alice
 from fscil.methods.base import Memory, Method
@@ -11,18 +15,23 @@ from fscil.methods.lucir import Lucir
 from fscil.methods.semantic_kd import SemanticKD
 from fscil.methods.synthesized import Synthesized
 from fscil.methods.topic import Topic
+from fscil.runtime.registry import Registry
 
-METHODS: dict[str, type[Method]] = {
-    "alice": Alice,
-    "finetune": FineTune,
-    "joint": Joint,
-    "icarl": ICarl,
-    "eeil": EEIL,
-    "lucir": Lucir,
-    "topic": Topic,
-    "cec": Cec,
-    "semantic_kd": SemanticKD,
-    "synthesized": Synthesized,
-}
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "fscil.methods",
+    {
+        "alice": Alice,
+        "finetune": FineTune,
+        "joint": Joint,
+        "icarl": ICarl,
+        "eeil": EEIL,
+        "lucir": Lucir,
+        "topic": Topic,
+        "cec": Cec,
+        "semantic_kd": SemanticKD,
+        "synthesized": Synthesized,
+    },
+)
 
 __all__ = ["METHODS", "Alice", "Memory", "Method"]

@@ -13,52 +13,42 @@ from torch import Tensor
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError
-from fscil.features import FeatureExtractor
+from fscil.features import FeatureCache
 from fscil.gallery import balanced_means, class_means, cosine_scores
-from fscil.methods.base import Memory
-from fscil.training.base_training import BaseNetwork, base_network, base_step, pretrain
-from fscil.training.build import backbone_of, preprocess_of
-from fscil.training.loop import Step, Trainer, load_state
+from fscil.methods.base import Memory, Method
+from fscil.methods.toolkit.growing_network import check_numbers
+from fscil.models.state import load_state, of_prefix, same_state, with_prefix
+from fscil.training.base_training import TrainedNetwork
+from fscil.training.build import preprocess_of
+from fscil.training.context import Context
 
 
-class Alice:
+class Alice(Method):
     """Per base class it keeps the all-data mean and, for each k in shots, the mean of the k nearest to it."""
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = (), blank: bool = False) -> None:
-        """blank: leave out the recipe's initial weights, because trained ones will be loaded."""
-        self.config, self.trainer = config, trainer
-        self.preprocess = preprocess_of(config)
-        finished = trainer.run is not None and trainer.run.finished
-        self.backbone = backbone_of(config, blank or finished).to(trainer.device)
-        self.features = FeatureExtractor(self.backbone, self.preprocess, trainer.device, quiet=trainer.quiet)
+    title = "ALICE"
+    table_order = 10
+    highlighted = True
+
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
+        self.backbone = network.backbone.to(context.device)
+        self.features = FeatureCache(self.backbone, preprocess_of(config), context.device, quiet=context.quiet)
         self._all = torch.empty(0, self.backbone.feature_dim)  # (base classes, d)
         self._nearest: dict[int, Tensor] = {}  # shots -> (base classes, d)
         self._novel = torch.empty(0, self.backbone.feature_dim)  # (novel classes, d)
         self._shots = 0  # images per class in the sessions learned; 0 before the first
 
-    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.train_backbone(base)
-        self.describe_base(base, shots)
-
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
+    @classmethod
+    def base_recipe(cls, config: Config) -> Config:
         """Angular penalty, class augmentation, two views and a projection are what a recipe asks for as it stands."""
         return config
 
-    def network(self, classes: int) -> BaseNetwork:
-        return base_network(self.config, self.trainer, self.backbone, classes)
-
-    def step(self, network: BaseNetwork, classes: int) -> Step:
-        return base_step(self.config, network, classes)
-
-    def train_backbone(self, base: Images) -> None:
-        """Projection and classifier are thrown away with the network that is returned."""
-        pretrain(self.config, self.trainer, self.backbone, base)
-        self.features.forget()
-
     # Balanced testing: every class is the mean of as many features.
 
-    def describe_base(self, base: Images, shots: Sequence[int]) -> None:
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """Prototypes of the base classes; after this their images are no longer needed."""
         features, labels, classes = self.features(base), torch.from_numpy(base.labels), len(base.counts)
         self._all = class_means(features, labels, classes)
@@ -67,8 +57,7 @@ class Alice:
 
     def learn(self, new: Images) -> None:
         first = len(self._all) + len(self._novel)
-        if sorted(new.counts) != list(range(first, first + len(new.counts))):
-            raise ProtocolError(f"the next new classes must be numbered from {first}; got {sorted(new.counts)}.")
+        check_numbers(new, first)
         means = class_means(self.features(new), torch.from_numpy(new.labels - first), len(new.counts))
         self._novel = torch.cat([self._novel, means])
         self._shots = max(new.counts.values())
@@ -98,26 +87,15 @@ class Alice:
 
     def state(self) -> dict[str, Tensor]:
         """backbone.*, base.all, base.<shots>, novel, shots"""
-        weights = {f"backbone.{name}": value.detach().clone() for name, value in self.backbone.state_dict().items()}
         nearest = {f"base.{k}": means for k, means in self._nearest.items()}
-        return {**weights, **nearest, "base.all": self._all, "novel": self._novel, "shots": torch.tensor(self._shots)}
+        means = {**nearest, "base.all": self._all, "novel": self._novel, "shots": torch.tensor(self._shots)}
+        return {**with_prefix("backbone", self.backbone), **means}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        weights = {
-            name.removeprefix("backbone."): value for name, value in state.items() if name.startswith("backbone.")
-        }
-        self.load_backbone(weights, "the state")
-        self._all, self._novel, self._shots = state["base.all"], state["novel"], int(state["shots"])
-        self._nearest = {
-            int(name.removeprefix("base.")): means
-            for name, means in state.items()
-            if name.startswith("base.") and name != "base.all"
-        }
-
-    def load_backbone(self, weights: dict[str, Tensor], source: str) -> None:
-        """Features already extracted stay valid where the weights are the ones there are."""
-        own = self.backbone.state_dict()
-        if own.keys() == weights.keys() and all(torch.equal(own[name].cpu(), weights[name].cpu()) for name in own):
-            return
-        load_state(self.backbone, weights, source)
-        self.features.forget()
+        weights = of_prefix("backbone", state)
+        if not same_state(self.backbone, weights):  # otherwise features already extracted stay valid
+            load_state(self.backbone, weights, "the state")
+            self.features.clear()
+        base = of_prefix("base", state)
+        self._all, self._novel, self._shots = base.pop("all"), state["novel"], int(state["shots"])
+        self._nearest = {int(shots): means for shots, means in base.items()}

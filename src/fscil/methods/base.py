@@ -1,14 +1,17 @@
 """The contract every method keeps: learn the base, then each session from its own images, and score all classes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.training.loop import Trainer
+from fscil.protocol import Protocol
+from fscil.training.base_training import TrainedNetwork, plain_recipe
+from fscil.training.context import Context
 
 
 @dataclass(frozen=True)
@@ -19,51 +22,65 @@ class Memory:
     floats: int = 0
 
 
-class Method(Protocol):
-    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there.
+class Method(ABC):
+    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there."""
 
-    Two things a class may say besides, and most do not: `judged = "last"` and `needs_words = True`, see below.
-    """
+    title: ClassVar[str] = ""  # in tables and figures; the name it is registered under where empty
+    table_order: ClassVar[float] = 50.0  # of the rows of a table; the paper's own order is 0 to 10
+    highlighted: ClassVar[bool] = False  # in figures
+    judged: ClassVar[Literal["every", "last"]] = "every"  # "last": scores are so costly that few sessions are judged
+    needs_words: ClassVar[bool] = False  # cannot do without word vectors of the class names
+    trains_in_sessions: ClassVar[bool] = False  # whether the settings `incremental` make a difference
+    images_seen_note: ClassVar[str] = ""  # what images_seen counts beside base training, for the report
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        """class_names: of all classes, by arrival, for methods that use what names mean."""
-        ...
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        """network: trained by base_recipe(config), this method's own from now on.
 
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
+        class_names: of all classes, by arrival, for methods that use what names mean.
+        """
+        self.config, self.context = config, context
+
+    @classmethod
+    def base_recipe(cls, config: Config) -> Config:
         """The recipe of the network this method starts from; methods whose recipes agree share one."""
-        ...
+        return plain_recipe(config)
 
+    @classmethod
+    def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
+        """How many images pass the network before the sessions: every view and every mixture is one."""
+        return images_in_training(cls.base_recipe(config), len(base))
+
+    @abstractmethod
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """Learn the base classes; `shots` are the numbers of images per class that later sessions may bring."""
-        ...
 
+    @abstractmethod
     def learn(self, new: Images) -> None:
         """Learn one session's new classes from these images and what memory() declares."""
-        ...
 
+    @abstractmethod
     def scores(self, images: Images) -> Tensor:
         """(n, classes seen so far), higher is nearer."""
-        ...
 
     def alternatives(self, images: Images) -> dict[str, Tensor]:
-        """Other scores worth reporting beside the main ones, by name; most methods have none."""
-        ...
+        """Other scores worth reporting beside the main ones, by name."""
+        return {}
 
-    def memory(self) -> Memory: ...
+    def memory(self) -> Memory:
+        return Memory()
 
+    @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """All that is needed to go on, as tensors."""
-        ...
+        """All that is needed to go on, as tensors on the host."""
 
+    @abstractmethod
     def load_state(self, state: dict[str, Tensor]) -> None: ...
 
 
-def judged_last(method: type[Method]) -> bool:
-    """`judged = "last"`: being asked for scores is so costly that only session 0 and the last are looked at."""
-    return bool(getattr(method, "judged", "all") == "last")
-
-
-def needs_words(method: type[Method]) -> bool:
-    """`needs_words = True`: cannot do without word vectors of the class names."""
-    return bool(getattr(method, "needs_words", False))
+def images_in_training(recipe: Config, images: int) -> float:
+    """How many images pass the network in a base training on this many."""
+    steps = recipe.train.epochs * max(1, images // recipe.train.batch)
+    mixtures = recipe.mixing.repeats * (1 - recipe.mixing.start)
+    return steps * min(recipe.train.batch, images) * recipe.views.count * (1 + mixtures)

@@ -1,7 +1,7 @@
-"""CEC (Zhang et al., CVPR 2021): class means that a graph attention layer, trained on pretended sessions, adapts.
+"""CEC (Zhang et al., CVPR 2021): class means adapted by graph attention, trained on pseudo-incremental episodes.
 
-Base training is plain, under a cosine classifier. Then the base classes play sessions: some of them are known, the
-same ones turned by a quarter, a half or three quarters are new, and an attention layer over all prototypes and the
+Base training is plain, under a cosine classifier. Then episodes are made of the base classes: some of them are known,
+the same ones rotated by 90, 180 or 270 degrees are new, and an attention layer over all prototypes and the
 query learns to update each in the light of the others. In real sessions nothing is trained: a class is its mean.
 """
 
@@ -18,21 +18,23 @@ from fscil.config import Config
 from fscil.data.images import Images, Ints
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.growing_network import Learner, check_numbers
-from fscil.models import CosineHead
+from fscil.methods.toolkit.growing_network import NetworkMethod, check_numbers
+from fscil.models.state import load_state, of_prefix, with_prefix
+from fscil.protocol import Protocol
 from fscil.runtime.interrupts import stop_requests
-from fscil.runtime.progress import Bar
-from fscil.training.base_training import plain_recipe
+from fscil.runtime.memory import rows_per_chunk
+from fscil.runtime.progress import ProgressBar
+from fscil.runtime.seeding import seeded
+from fscil.training.base_training import TrainedNetwork
 from fscil.training.build import views_of
-from fscil.training.loop import Trainer, load_state
+from fscil.training.context import Context
 
 SCALE = 16.0
 WAY, QUERIES = 15, 15  # an episode: classes, and images of each besides the one that is its prototype
 EPOCHS, EPISODES = 100, 50  # at most, and episodes in each
 ENCODER_RATE_SMALL, ENCODER_RATE, ATTENTION_RATE = 0.002, 0.0002, 0.0002
 SMALL = 32  # pixels: images of this size get the first of the encoder's rates
-MOST_PIXELS = 2**20  # of an episode, kept for the backward pass at once
-MOST_VALUES = 2**24  # in the updated prototypes of all queries scored at once
+MAX_PIXELS = 2**20  # of an episode, kept for the backward pass at once
 
 
 class GraphAttention(nn.Module):
@@ -40,29 +42,29 @@ class GraphAttention(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.ask, self.answer, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
-        for layer in (self.ask, self.answer, self.value):
+        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        for layer in (self.query, self.key, self.value):
             nn.init.xavier_normal_(layer.weight)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, prototypes: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
         """(C, d), (n, d) -> the prototypes as each query changes them (n, C, d), and the queries (n, d).
 
-        What the prototypes tell each other is the same for every query, so it is computed once; a query then takes
-        its share of each prototype's attention.
+        The attention among the prototypes is the same for every query, so it is computed once; a query then takes its
+        share of each prototype's attention.
         """
         root = math.sqrt(prototypes.shape[1])
-        ask, answer, value = self.ask(prototypes), self.answer(prototypes), self.value(prototypes)
-        query_ask, query_answer, query_value = self.ask(queries), self.answer(queries), self.value(queries)
+        q, k, v = self.query(prototypes), self.key(prototypes), self.value(prototypes)
+        image_q, image_k, image_v = self.query(queries), self.key(queries), self.value(queries)
 
-        among = ask @ answer.T / root  # (C, C)
-        told = among.softmax(1) @ value  # (C, d)
-        share = (query_answer @ ask.T / root - among.logsumexp(1)).sigmoid()[..., None]  # (n, C, 1)
-        updated = prototypes + told + share * (query_value[:, None] - told)
+        among = q @ k.T / root  # (C, C)
+        attended = among.softmax(1) @ v  # (C, d)
+        share = (image_k @ q.T / root - among.logsumexp(1)).sigmoid()[..., None]  # (n, C, 1)
+        updated = prototypes + attended + share * (image_v[:, None] - attended)
 
-        with_itself = (query_ask * query_answer).sum(1, keepdim=True)
-        attention = (torch.cat([query_ask @ answer.T, with_itself], 1) / root).softmax(1)  # (n, C + 1)
-        updated_queries = queries + attention[:, :-1] @ value + attention[:, -1:] * query_value
+        with_itself = (image_q * image_k).sum(1, keepdim=True)
+        attention = (torch.cat([image_q @ k.T, with_itself], 1) / root).softmax(1)  # (n, C + 1)
+        updated_queries = queries + attention[:, :-1] @ v + attention[:, -1:] * image_v
         return self.norm(updated), self.norm(updated_queries)
 
     def scores(self, prototypes: Tensor, queries: Tensor) -> Tensor:
@@ -93,34 +95,39 @@ def episodes_of(config: Config, base: Images) -> int:
     return min(EPOCHS, config.train.epochs) * min(EPISODES, once)
 
 
-class Cec:
+class Cec(NetworkMethod):
     """The classifier's weights are the class means."""
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        self.network = Learner(self.base_recipe(config), trainer)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.train.seed)
-            self.attention = GraphAttention(self.network.backbone.feature_dim).to(trainer.device)
+    title = "CEC"
+    table_order = 6
+    images_seen_note = "CEC's episodes are counted too"
 
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
+        with seeded(config.train.seed):
+            self.attention = GraphAttention(self.network.backbone.feature_dim).to(context.device)
+
+    @classmethod
+    def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
+        """Of an episode every image as it is, and turned."""
+        way, each = min(WAY, len(base.counts)), np.mean([min(1 + QUERIES, count) for count in base.counts.values()])
+        return super().images_seen(config, base, protocol) + episodes_of(config, base) * 2 * way * float(each)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
-        self._play_sessions(base)
-        self.network.settle()
-        self._set_prototypes(self._means(base, 0))
+        self._train_on_episodes(base)
+        self.network.weights_changed()
+        self.network.set_class_vectors(self._means(base, 0))
 
-    def _play_sessions(self, base: Images) -> None:
+    def _train_on_episodes(self, base: Images) -> None:
         backbone, total = self.network.backbone, episodes_of(self.config, base)
         rates = (ENCODER_RATE_SMALL if self.config.views.size <= SMALL else ENCODER_RATE, ATTENTION_RATE)
         groups = [{"params": list(part.parameters())} for part in (backbone, self.attention)]
         optimizer = torch.optim.SGD(groups, rates[0], 0.9, weight_decay=5e-4, nesterov=True)
         random = np.random.default_rng([self.config.train.seed, 0])
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-        with stop_requests() as stop, Bar("cec", total, quiet=self.trainer.quiet) as bar:
+        with stop_requests() as stop, ProgressBar("CEC: episodes", total, quiet=self.context.quiet) as bar:
             for number in range(total):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * 0.5 ** (5 * number // total)
@@ -142,20 +149,20 @@ class Cec:
         turns = torch.from_numpy(random.integers(1, 4, way))[labels]
 
         pixels, sizes = base.batch(np.concatenate([support, queries]))
-        known = views_of(self.network.config)(
-            torch.from_numpy(pixels).to(self.trainer.device), torch.from_numpy(sizes), generator
+        known = views_of(self.network.recipe)(
+            torch.from_numpy(pixels).to(self.context.device), torch.from_numpy(sizes), generator
         )[0]
         known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).chunk(2)
 
         prototypes = torch.cat([known_features[:way], new_features[:way]])
         cosines = self.attention.scores(prototypes, torch.cat([known_features[way:], new_features[way:]]))
-        target = torch.cat([labels[way:], labels[way:] + way]).to(self.trainer.device)
+        target = torch.cat([labels[way:], labels[way:] + way]).to(self.context.device)
         return F.cross_entropy(SCALE * cosines, target)
 
     def _encode(self, images: Tensor) -> Tensor:
         """In parts where the episode is too large for memory; with BatchNorm frozen that changes nothing."""
         images = images.contiguous(memory_format=torch.channels_last)
-        parts = torch.split(images, max(1, MOST_PIXELS // (images.shape[2] * images.shape[3])))
+        parts = torch.split(images, max(1, MAX_PIXELS // (images.shape[2] * images.shape[3])))
         if len(parts) == 1:
             features: Tensor = self.network.backbone(images)
             return features
@@ -165,37 +172,27 @@ class Cec:
         labels = torch.from_numpy(images.labels - first)
         return class_means(self.network.features(images), labels, len(images.counts))
 
-    def _set_prototypes(self, prototypes: Tensor) -> None:
-        head = CosineHead(prototypes.shape[1], len(prototypes))
-        with torch.no_grad():
-            head.weight.copy_(prototypes)
-        self.network.head = head.to(self.trainer.device)
-
     def learn(self, new: Images) -> None:
         prototypes = self.network.head.weight.detach().cpu()
         check_numbers(new, len(prototypes))
-        self._set_prototypes(torch.cat([prototypes, self._means(new, len(prototypes))]))
+        self.network.set_class_vectors(torch.cat([prototypes, self._means(new, len(prototypes))]))
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
         prototypes = self.network.head.weight
-        parts = torch.split(self.network.features(images), max(1, MOST_VALUES // prototypes.numel()))
+        parts = torch.split(self.network.features(images), rows_per_chunk(prototypes.numel()))
         return torch.cat([self.attention.scores(prototypes, part.to(prototypes.device)).cpu() for part in parts])
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
 
     def memory(self) -> Memory:
         return Memory(images=0, floats=self.network.head.weight.numel())
 
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.weight (the prototypes), attention.*"""
-        attention = {f"attention.{name}": value.cpu().clone() for name, value in self.attention.state_dict().items()}
-        return {**self.network.state(), **attention}
+    def own_state(self) -> dict[str, Tensor]:
+        """attention.*"""
+        return with_prefix("attention", self.attention)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
-        attention = {
-            name.removeprefix("attention."): value for name, value in state.items() if name.startswith("attention.")
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        # Older states call the query and key layers "ask" and "answer".
+        renamed = {
+            name.replace(".ask.", ".query.").replace(".answer.", ".key."): value for name, value in state.items()
         }
-        load_state(self.attention, attention, "the state")
+        load_state(self.attention, of_prefix("attention", renamed), "the state")

@@ -12,59 +12,43 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fscil.config import Config
 from fscil.data.images import Images
-from fscil.methods.base import Memory
 from fscil.methods.toolkit.distillation import distillation
-from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.toolkit.growing_network import Learner
-from fscil.methods.toolkit.train_on_images import descend
-from fscil.training.base_training import plain_recipe
-from fscil.training.loop import Trainer
+from fscil.methods.toolkit.rehearsal import RehearsalMethod
 
-GENTLER = 0.1  # the rate of balanced fine-tuning, as a share of the rate before it
+BALANCED_RATE = 0.1  # the rate of balanced fine-tuning, as a share of the rate before it
 
 
-class EEIL:
+class EEIL(RehearsalMethod):
     """Keeps the exemplars. The heads are neighbouring outputs of one layer."""
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        self.network = Learner(self.base_recipe(config), trainer)
-        self.exemplars = NOTHING
-        self.borders = [0]  # head i is the outputs from borders[i] up to borders[i + 1]
-
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
+    title = "EEIL"
+    table_order = 3
+    borders: Sequence[int] = (0,)  # head i is the outputs from borders[i] up to borders[i + 1]
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
-        self.exemplars = joined(self._chosen(base, self.config.incremental.exemplars))
+        super().fit_base(base, shots)
         self.borders = [0, self.network.head.out_features]
 
     def learn(self, new: Images) -> None:
-        before = self.network.frozen()
+        before = self.network.frozen_copy()
         first = self.network.grow(new)
         self.borders = [*self.borders, self.network.head.out_features]
 
         def cross_distilled(views: Tensor, labels: Tensor) -> Tensor:
             return self._loss(self.network(views), labels, before(views))
 
-        images = joined(self.exemplars, new)
-        descend(self.network.parameters(), images, cross_distilled, self.config, self.trainer, "eeil", seed=first)
-        self.network.settle()
+        images = self.with_exemplars(new)
+        self.train(images, cross_distilled, seed=first)
 
-        trained = self.network.frozen()
+        trained = self.network.frozen_copy()
 
         def balanced(views: Tensor, labels: Tensor) -> Tensor:
             return self._loss(self.network(views), labels, torch.cat([before(views), trained(views)[:, first:]], 1))
 
-        few = self._chosen(images, min(images.counts.values()))
-        rate = GENTLER * self.config.incremental.lr
-        descend(self.network.parameters(), few, balanced, self.config, self.trainer, "eeil", seed=first, lr=rate)
-        self.network.settle()
-        self.exemplars = joined(self.exemplars, self._chosen(new, self.config.incremental.exemplars))
+        few = self.herded(images, min(images.counts.values()))
+        self.train(few, balanced, seed=first, lr=BALANCED_RATE * self.config.incremental.lr)
+        self.keep_exemplars(new)
 
     def _loss(self, scores: Tensor, labels: Tensor, taught: Tensor) -> Tensor:
         """Cross-entropy over all (n, classes) scores, and a distillation term per head that taught (n, k) covers."""
@@ -72,22 +56,10 @@ class EEIL:
         terms = [distillation(scores[:, start:stop], taught[:, start:stop]) for start, stop in heads]
         return F.cross_entropy(scores, labels) + torch.stack(terms).sum()
 
-    def _chosen(self, images: Images, count: int) -> Images:
-        return herded(images, self.network.features(images), count)
+    def own_state(self) -> dict[str, Tensor]:
+        """exemplars.*, borders"""
+        return {**super().own_state(), "borders": torch.tensor(self.borders)}
 
-    def scores(self, images: Images) -> Tensor:
-        return self.network.scores(images)
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
-
-    def memory(self) -> Memory:
-        return Memory(images=len(self.exemplars))
-
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, exemplars.*, borders"""
-        return {**self.network.state(), **to_tensors(self.exemplars), "borders": torch.tensor(self.borders)}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
-        self.exemplars, self.borders = from_tensors(state), state["borders"].tolist()
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
+        self.borders = state["borders"].tolist()

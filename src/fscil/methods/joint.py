@@ -1,35 +1,37 @@
 """Joint training: a new network for all data received so far. Not in the paper; what forgetting nothing would give."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.methods.base import Memory
+from fscil.methods.base import Memory, images_in_training
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
-from fscil.methods.toolkit.growing_network import Learner, check_numbers
-from fscil.training.base_training import plain_recipe
-from fscil.training.loop import Trainer
+from fscil.methods.toolkit.growing_network import GrowingNetwork, NetworkMethod, check_numbers
+from fscil.protocol import Protocol
+from fscil.training.base_training import train_base_network
 
 
-class Joint:
+class Joint(NetworkMethod):
     """Keeps every image. Trains when asked for scores, so that sessions nobody looks at cost nothing."""
 
-    judged: Literal["last"] = "last"  # each look is a training: benches look at session 0 and at the last
+    title = "joint training (upper bound, not in the paper)"
+    table_order = 0
+    judged = "last"  # each look is a training: benches look at session 0 and at the last
+    images_seen_note = "joint training counts the training anew for its last session too"
+    seen: Sequence[Images] = ()
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        self.network = Learner(self.base_recipe(config), trainer)
-        self.seen: list[Images] = []
-
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
+    @classmethod
+    def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
+        """The training anew on all data is what counts: that of the last session is added."""
+        seen = super().images_seen(config, base, protocol)
+        if not protocol.sessions:
+            return seen
+        received = len(base) + protocol.sessions * protocol.way * protocol.shots
+        return seen + images_in_training(cls.base_recipe(config), received)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
         self.seen = [base]
 
     def learn(self, new: Images) -> None:
@@ -42,22 +44,17 @@ class Joint:
 
     def scores(self, images: Images) -> Tensor:
         if self.network.head.out_features < self._classes:
-            # The trainer's run folder, if there is one, belongs to base training.
-            trainer = Trainer(self.config.train, self.trainer.device, quiet=self.trainer.quiet)
-            self.network = Learner(self.base_recipe(self.config), trainer)
-            self.network.fit_base(joined(*self.seen))
+            recipe = self.base_recipe(self.config)
+            trained = train_base_network(recipe, joined(*self.seen), self.context)
+            self.network = GrowingNetwork(recipe, trained, self.context)
         return self.network.scores(images)
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
 
     def memory(self) -> Memory:
         return Memory(images=sum(map(len, self.seen)))
 
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, exemplars.*"""
-        return {**self.network.state(), **to_tensors(joined(*self.seen))}
+    def own_state(self) -> dict[str, Tensor]:
+        """exemplars.*"""
+        return to_tensors(joined(*self.seen))
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
         self.seen = [from_tensors(state)]

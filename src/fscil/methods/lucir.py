@@ -15,36 +15,27 @@ from torch.nn import functional as F
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means
-from fscil.methods.base import Memory
 from fscil.methods.toolkit.distillation import frozen
-from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, herded, joined, to_tensors
-from fscil.methods.toolkit.growing_network import Learner, check_numbers, mean_length
-from fscil.methods.toolkit.train_on_images import descend
-from fscil.models import CosineHead
-from fscil.training.base_training import PLAIN_SCALE, plain_recipe
-from fscil.training.loop import Trainer
+from fscil.methods.toolkit.growing_network import check_numbers, mean_length
+from fscil.methods.toolkit.rehearsal import RehearsalMethod
+from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
+from fscil.training.context import Context
 
 LESS_FORGET = 5.0  # weight of that loss for as many new classes as old ones
 HARDEST, MARGIN = 2, 0.5  # of the ranking: how many new classes, and by how much to beat them
 
 
-class Lucir:
+class Lucir(RehearsalMethod):
     """Keeps the exemplars and the scale."""
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        self.network = Learner(self.base_recipe(config), trainer)
-        self.exemplars = NOTHING
-        self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=trainer.device))
+    title = "NCM"
+    table_order = 4
 
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
-
-    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
-        self.exemplars = joined(self._chosen(base))
-        self.scale.data.fill_(PLAIN_SCALE)
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
+        self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=context.device))
 
     def learn(self, new: Images) -> None:
         backbone, old = self.network.backbone, self.network.head.weight.detach()
@@ -62,11 +53,9 @@ class Lucir:
             return classified + weight * less_forget + margin_ranking(cosines, labels, first)
 
         moving = [*backbone.parameters(), added, self.scale]
-        descend(moving, joined(self.exemplars, new), loss, self.config, self.trainer, "lucir", seed=first)
-        self.network.head = CosineHead(old.shape[1], first + count).to(old.device)
-        self.network.head.weight.data.copy_(torch.cat([old, added.detach()]))
-        self.network.settle()
-        self.exemplars = joined(self.exemplars, self._chosen(new))
+        self.train(self.with_exemplars(new), loss, seed=first, parameters=moving)
+        self.network.set_class_vectors(torch.cat([old, added.detach()]))
+        self.keep_exemplars(new)
 
     def _imprinted(self, new: Images, first: int) -> Tensor:
         """(new classes, d): the direction of their mean normalised feature, the length of the old class vectors."""
@@ -75,26 +64,12 @@ class Lucir:
         old = self.network.head.weight.detach()
         return directions.to(old.device) * mean_length(old)
 
-    def _chosen(self, images: Images) -> Images:
-        return herded(images, self.network.features(images), self.config.incremental.exemplars)
+    def own_state(self) -> dict[str, Tensor]:
+        """exemplars.*, scale"""
+        return {**super().own_state(), "scale": self.scale.detach().cpu().clone()}
 
-    def scores(self, images: Images) -> Tensor:
-        return self.network.scores(images)
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
-
-    def memory(self) -> Memory:
-        return Memory(images=len(self.exemplars))
-
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, exemplars.*, scale"""
-        scale = self.scale.detach().cpu().clone()
-        return {**self.network.state(), **to_tensors(self.exemplars), "scale": scale}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
-        self.exemplars = from_tensors(state)
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
         self.scale.data.copy_(state["scale"])
 
 

@@ -15,14 +15,21 @@ from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.data.word_vectors import check_unchanged, class_vectors
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.distillation import distillation
-from fscil.methods.toolkit.growing_network import Learner, check_numbers
-from fscil.methods.toolkit.train_on_features import SESSION_STEPS, Loss, fit, generator_of, standardised
-from fscil.training.base_training import plain_recipe
-from fscil.training.loop import Trainer, load_state
+from fscil.methods.toolkit.growing_network import check_numbers
+from fscil.methods.toolkit.train_on_features import (
+    SESSION_STEPS,
+    Loss,
+    generator_of,
+    train_on_features,
+)
+from fscil.methods.toolkit.word_method import WordMethod
+from fscil.models.state import load_state, of_prefix, with_prefix
+from fscil.runtime.seeding import seeded
+from fscil.training.base_training import TrainedNetwork
+from fscil.training.context import Context
 
 EPOCHS, BATCH, RATE = 30, 128, 1e-3  # on the base features
 SESSION_RATE = 5e-5
@@ -66,38 +73,26 @@ def superclasses(words: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(clusters.labels_).long().to(words.device)
 
 
-class SemanticKD:
+class SemanticKD(WordMethod):
     """Keeps the word vectors of the classes it has seen, and no image."""
 
-    needs_words = True
+    title = "Semantic-aware KD"
+    table_order = 7
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        vectors = torch.from_numpy(class_vectors("semantic_kd", config.data.word_vectors, class_names))
-        self._vectors = F.normalize(vectors).to(trainer.device)  # of classes to come too: see _words
-        self.network = Learner(self.base_recipe(config), trainer)
-        self._classes = 0
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
         self._mapping = self._new_mapping(superclasses=1)  # until the base classes are known
 
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
-
     def _new_mapping(self, superclasses: int) -> SemanticMapping:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.train.seed)
-            mapping = SemanticMapping(self.network.backbone.feature_dim, self._vectors.shape[1], superclasses)
-        return mapping.to(self.trainer.device)
-
-    @property
-    def _words(self) -> Tensor:
-        """(classes seen so far, d)"""
-        return self._vectors[: self._classes]
+        with seeded(self.config.train.seed):
+            mapping = SemanticMapping(self.network.backbone.feature_dim, self.word_dim, superclasses)
+        return mapping.to(self.context.device)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
-        self._classes = len(base.counts)
-        words = self._words
+        self.classes = len(base.counts)
+        words = self.words
         superclass = superclasses(words, self.config.train.seed)
         mapping = self._mapping = self._new_mapping(int(superclass.max()) + 1)
 
@@ -109,10 +104,10 @@ class SemanticKD:
         self._train(mapping, base, loss, EPOCHS, BATCH, RATE)
 
     def learn(self, new: Images) -> None:
-        check_numbers(new, self._classes)
-        mapping, old, old_words = self._mapping, copy.deepcopy(self._mapping), self._words
-        self._classes += len(new.counts)
-        words = self._words
+        check_numbers(new, self.classes)
+        mapping, old, old_words = self._mapping, copy.deepcopy(self._mapping), self.words
+        self.classes += len(new.counts)
+        words = self.words
 
         def loss(features: Tensor, labels: Tensor) -> Tensor:
             """The right word, and of the old words what the old mapping says."""
@@ -125,33 +120,22 @@ class SemanticKD:
         self._train(mapping.mapping, new, loss, SESSION_STEPS, len(new), SESSION_RATE)
 
     def _train(self, part: nn.Module, images: Images, loss: Loss, epochs: int, batch: int, rate: float) -> None:
-        examples = self._features(images), torch.from_numpy(images.labels).to(self.trainer.device)
+        examples = self.features(images), torch.from_numpy(images.labels).to(self.context.device)
         generator = generator_of(self.config.train.seed, int(images.labels.min()))
-        fit(part, lambda: examples, loss, epochs, batch, rate, generator, self.trainer, "semantic_kd")
-
-    def _features(self, images: Images) -> Tensor:
-        return standardised(self.network.features(images).to(self.trainer.device))
+        train_on_features(part, lambda: examples, loss, epochs, batch, rate, generator, self.context, self.title)
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
-        return similarity(self._mapping(self._features(images))[0], self._words).cpu()
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
+        return similarity(self._mapping(self.features(images))[0], self.words).cpu()
 
     def memory(self) -> Memory:
-        return Memory(floats=self._words.numel())
+        return Memory(floats=self.words.numel())
 
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, mapping.*, words"""
-        mapping = {f"mapping.{name}": value.cpu().clone() for name, value in self._mapping.state_dict().items()}
-        return {**self.network.state(), **mapping, "words": self._words.cpu().clone()}
+    def own_state(self) -> dict[str, Tensor]:
+        """words, mapping.*"""
+        return {**super().own_state(), **with_prefix("mapping", self._mapping)}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
-        self._classes = len(state["words"])
-        check_unchanged(state["words"].numpy(), self._words.cpu().numpy())
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
         self._mapping = self._new_mapping(len(state["mapping.attention.bias"]))
-        start = "mapping."
-        own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
-        load_state(self._mapping, own, "the state")
+        load_state(self._mapping, of_prefix("mapping", state), "the state")

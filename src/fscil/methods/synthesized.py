@@ -16,14 +16,22 @@ from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.data.word_vectors import check_unchanged, class_vectors
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.distillation import distillation
-from fscil.methods.toolkit.growing_network import Learner, check_numbers
-from fscil.methods.toolkit.train_on_features import SESSION_STEPS, Loss, fit, generator_of, standardised
-from fscil.training.base_training import plain_recipe
-from fscil.training.loop import Trainer, load_state
+from fscil.methods.toolkit.growing_network import check_numbers
+from fscil.methods.toolkit.train_on_features import (
+    SESSION_STEPS,
+    Loss,
+    generator_of,
+    standardised,
+    train_on_features,
+)
+from fscil.methods.toolkit.word_method import WordMethod
+from fscil.models.state import load_state, of_prefix, with_prefix
+from fscil.runtime.seeding import seeded
+from fscil.training.base_training import TrainedNetwork
+from fscil.training.context import Context
 
 EPOCHS, BATCH = 30, 128  # on the base features
 RATE = 1e-3
@@ -109,41 +117,29 @@ def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.LeakyReLU(), nn.Linear(hidden, outputs))
 
 
-class Synthesized:
+class Synthesized(WordMethod):
     """Keeps the word vectors of the classes it has seen, the subspaces and the synthesizer; no image, no feature."""
 
-    needs_words = True
+    title = "Synthesized features"
+    table_order = 8
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        vectors = torch.from_numpy(class_vectors("synthesized", config.data.word_vectors, class_names))
-        self._vectors = F.normalize(vectors).to(trainer.device)  # of classes to come too: see _words
-        self.network = Learner(self.base_recipe(config), trainer)
-        self._classes = 0
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
         self._new_parts(MixtureOfSubspaces(self.network.backbone.feature_dim))
 
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
-
     def _new_parts(self, subspaces: MixtureOfSubspaces) -> None:
-        feature_dim, word_dim = self.network.backbone.feature_dim, self._vectors.shape[1]
-        self._subspaces = subspaces.to(self.trainer.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.train.seed)
+        feature_dim, word_dim = self.network.backbone.feature_dim, self.word_dim
+        self._subspaces = subspaces.to(self.context.device)
+        with seeded(self.config.train.seed):
             inputs = feature_dim + subspaces.bases[:, 0].numel()
-            self._mapping = _two_layers(inputs, 2 * HIDDEN, word_dim).to(self.trainer.device)
-            self._synthesizer = Synthesizer(feature_dim, word_dim).to(self.trainer.device)
-
-    @property
-    def _words(self) -> Tensor:
-        """(classes seen so far, d)"""
-        return self._vectors[: self._classes]
+            self._mapping = _two_layers(inputs, 2 * HIDDEN, word_dim).to(self.context.device)
+            self._synthesizer = Synthesizer(feature_dim, word_dim).to(self.context.device)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
-        self._classes = len(base.counts)
-        features, labels = self._features(base), torch.from_numpy(base.labels).to(self.trainer.device)
+        self.classes = len(base.counts)
+        features, labels = self.features(base), torch.from_numpy(base.labels).to(self.context.device)
         self._new_parts(MixtureOfSubspaces.of(features, self.config.train.seed))
         described = self._described(features)
         random = generator_of(self.config.train.seed, 0)
@@ -151,24 +147,26 @@ class Synthesized:
         def mapping_loss(described: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(self._similarity(described), labels)
 
-        how = EPOCHS, BATCH, RATE, random, self.trainer
-        fit(self._mapping, lambda: (described, labels), mapping_loss, *how, "synthesized: mapping")
-        fit(self._synthesizer, lambda: (features, labels), self._synthesis(random), *how, "synthesized: features")
+        how = EPOCHS, BATCH, RATE, random, self.context
+        train_on_features(self._mapping, lambda: (described, labels), mapping_loss, *how, "mapping")
+        train_on_features(
+            self._synthesizer, lambda: (features, labels), self._synthesis(random), *how, "synthesized: features"
+        )
 
     def learn(self, new: Images) -> None:
-        check_numbers(new, self._classes)
-        features = self._features(new)
+        check_numbers(new, self.classes)
+        features = self.features(new)
         old = copy.copy(self)
         old._mapping, old._synthesizer = copy.deepcopy(self._mapping), copy.deepcopy(self._synthesizer)
-        self._classes += len(new.counts)
-        random = generator_of(self.config.train.seed, old._classes)
-        members = [np.flatnonzero(new.labels == label) for label in range(old._classes, self._classes)]
+        self.classes += len(new.counts)
+        random = generator_of(self.config.train.seed, old.classes)
+        members = [np.flatnonzero(new.labels == label) for label in range(old.classes, self.classes)]
 
         def examples() -> tuple[Tensor, Tensor]:
             """One of each class: of an old one a feature that was never an image, of a new one any of its own."""
-            made = old._synthesizer(old._words, self._noise(old._classes, random))
+            made = old._synthesizer(old.words, self._noise(old.classes, random))
             chosen = [own[int(torch.randint(len(own), (), generator=random))] for own in members]
-            return torch.cat([made, features[chosen]]), torch.arange(self._classes, device=made.device)
+            return torch.cat([made, features[chosen]]), torch.arange(self.classes, device=made.device)
 
         def described_examples() -> tuple[Tensor, Tensor]:
             features, labels = examples()
@@ -178,14 +176,11 @@ class Synthesized:
             with torch.no_grad():
                 before = old._similarity(described)
             scores = self._similarity(described)
-            return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old._classes], before)
+            return F.cross_entropy(scores, labels) + DISTILLATION * distillation(scores[:, : old.classes], before)
 
-        how = SESSION_STEPS, self._classes, RATE, random, self.trainer
-        fit(self._mapping, described_examples, mapping_loss, *how, "synthesized: mapping")
-        fit(self._synthesizer, examples, self._synthesis(random), *how, "synthesized: features")
-
-    def _features(self, images: Images) -> Tensor:
-        return standardised(self.network.features(images).to(self.trainer.device))
+        how = SESSION_STEPS, self.classes, RATE, random, self.context
+        train_on_features(self._mapping, described_examples, mapping_loss, *how, "mapping")
+        train_on_features(self._synthesizer, examples, self._synthesis(random), *how, "synthesizer")
 
     def _described(self, features: Tensor) -> Tensor:
         """(n, d) -> (n, d + k * rank): each feature beside its place in the subspaces"""
@@ -193,47 +188,36 @@ class Synthesized:
 
     def _similarity(self, described: Tensor) -> Tensor:
         """(n, d + k * rank) -> (n, classes): scaled cosines in word space"""
-        return SCALE * cosine_scores(self._mapping(described), self._words)
+        return SCALE * cosine_scores(self._mapping(described), self.words)
 
     def _synthesis(self, random: torch.Generator) -> Loss:
         return lambda features, labels: self._synthesizer.loss(
-            features, self._words[labels], self._noise(len(labels), random)
+            features, self.words[labels], self._noise(len(labels), random)
         )
 
     def _noise(self, count: int, random: torch.Generator) -> Tensor:
-        return torch.randn(count, LATENT, generator=random).to(self.trainer.device)
+        return torch.randn(count, LATENT, generator=random).to(self.context.device)
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
-        return self._similarity(self._described(self._features(images))).cpu()
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
+        return self._similarity(self._described(self.features(images))).cpu()
 
     def memory(self) -> Memory:
         """All that stands for old data: names, subspaces and what makes features."""
-        kept = [self._words, *self._subspaces.buffers(), *self._synthesizer.parameters()]
+        kept = [self.words, *self._subspaces.buffers(), *self._synthesizer.parameters()]
         return Memory(floats=sum(tensor.numel() for tensor in kept))
 
     @property
     def _parts(self) -> dict[str, nn.Module]:
         return {"subspaces": self._subspaces, "mapping": self._mapping, "synthesizer": self._synthesizer}
 
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, subspaces.*, mapping.*, synthesizer.*, words"""
-        tensors = {
-            f"{part}.{name}": value.cpu().clone()
-            for part, module in self._parts.items()
-            for name, value in module.state_dict().items()
-        }
-        return {**self.network.state(), **tensors, "words": self._words.cpu().clone()}
+    def own_state(self) -> dict[str, Tensor]:
+        """words, subspaces.*, mapping.*, synthesizer.*"""
+        parts = [with_prefix(part, module) for part, module in self._parts.items()]
+        return {**super().own_state(), **{name: value for part in parts for name, value in part.items()}}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
-        self._classes = len(state["words"])
-        check_unchanged(state["words"].numpy(), self._words.cpu().numpy())
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
         self._new_parts(MixtureOfSubspaces(self.network.backbone.feature_dim, len(state["subspaces.means"])))
         for part, module in self._parts.items():
-            start = f"{part}."
-            own = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
-            load_state(module, own, "the state")
+            load_state(module, of_prefix(part, state), "the state")

@@ -16,13 +16,13 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.exemplars import NOTHING, from_tensors, joined, to_tensors
-from fscil.methods.toolkit.growing_network import Learner
+from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, joined, to_tensors
+from fscil.methods.toolkit.growing_network import NetworkMethod
 from fscil.methods.toolkit.neural_gas import NeuralGas
-from fscil.methods.toolkit.train_on_images import descend
-from fscil.training.base_training import plain_recipe
+from fscil.methods.toolkit.train_on_images import train_on_images
+from fscil.training.base_training import TrainedNetwork
 from fscil.training.build import preprocess_of
-from fscil.training.loop import Trainer
+from fscil.training.context import Context
 
 NODES = 400  # for the base classes; each new class brings one more
 ANCHOR_WEIGHT = 32.0
@@ -62,23 +62,23 @@ def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
     return (sums + features.square().mean().clamp_min(1e-6)) / (counts[:, None] + 1)
 
 
-class Topic:
+class Topic(NetworkMethod):
     """Keeps the image nearest to each node, and the node's place, variance and edges."""
 
-    def __init__(self, config: Config, trainer: Trainer, class_names: Sequence[str] = ()) -> None:
-        self.config, self.trainer = config, trainer
-        self.network = Learner(self.base_recipe(config), trainer)
+    title = "TOPIC"
+    table_order = 5
+    trains_in_sessions = True
+
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
         self.preprocess = preprocess_of(config)
         self.gas = NeuralGas(np.empty((0, self.network.backbone.feature_dim), np.float32))
         self.spread = torch.from_numpy(self.gas.centroids)  # (N, d)
-        self.nodes = NOTHING  # the image of each node, with its label
-
-    @staticmethod
-    def base_recipe(config: Config) -> Config:
-        return plain_recipe(config)
+        self.nodes = NO_IMAGES  # the image of each node, with its label
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        self.network.fit_base(base)
         features = self.network.features(base)
         self.gas = NeuralGas.fit(features.numpy(), min(NODES, len(base)), self.config.train.seed)
         centroids = torch.from_numpy(self.gas.centroids)
@@ -89,7 +89,7 @@ class Topic:
         first, old = self.network.grow(new), len(self.nodes)
         self._grow(new, first)
         self._train(new, first, old)
-        self.network.settle()
+        self.network.weights_changed()
         self._settle_new_nodes(new, first, old)
 
     def _grow(self, new: Images, first: int) -> None:
@@ -100,7 +100,7 @@ class Topic:
             self.gas.link(feature)
 
     def _train(self, new: Images, first: int, old: int) -> None:
-        device, batch = self.trainer.device, self.config.incremental.batch
+        device, batch = self.context.device, self.config.incremental.batch
         centroids, spread = torch.from_numpy(self.gas.centroids).to(device), self.spread.to(device)
         linked = torch.from_numpy(self.gas.linked).to(device)
         labels_of_nodes = np.concatenate([self.nodes.labels, np.arange(first, first + len(new.counts))])
@@ -120,7 +120,7 @@ class Topic:
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )
 
-        descend(self.network.parameters(), new, loss, self.config, self.trainer, "topic", seed=first)
+        train_on_images(self.network.parameters(), new, loss, self.config, self.context, self.title, seed=first)
 
     def _settle_new_nodes(self, new: Images, first: int, old: int) -> None:
         """To the means of the features as they have become; the old ones were held in place."""
@@ -132,26 +132,18 @@ class Topic:
         # Too few images to measure a variance: the old nodes' on average.
         self.spread = torch.cat([self.spread, self.spread.mean(0).expand(len(means), -1)])
 
-    def scores(self, images: Images) -> Tensor:
-        return self.network.scores(images)
-
-    def alternatives(self, images: Images) -> dict[str, Tensor]:
-        return {}
-
     def memory(self) -> Memory:
         return Memory(images=len(self.nodes), floats=self.gas.centroids.size + self.spread.numel())
 
-    def state(self) -> dict[str, Tensor]:
-        """backbone.*, head.*, exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
+    def own_state(self) -> dict[str, Tensor]:
+        """exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
         return {
-            **self.network.state(),
             **to_tensors(self.nodes),
             "nodes.centroids": torch.from_numpy(self.gas.centroids.copy()),
             "nodes.ages": torch.from_numpy(self.gas.ages.copy()),
             "nodes.spread": self.spread,
         }
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state(state)
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
         self.nodes, self.spread = from_tensors(state), state["nodes.spread"]
         self.gas = NeuralGas(state["nodes.centroids"].numpy().copy(), state["nodes.ages"].numpy().copy())

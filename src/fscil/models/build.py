@@ -1,8 +1,7 @@
 """A backbone by its name."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +12,8 @@ from fscil.models.efficientnet_lite import efficientnet_lite0
 from fscil.models.resnet import resnet10, resnet18, resnet20
 from fscil.models.weights import load_weights
 from fscil.preprocess import STATISTICS
+from fscil.runtime.registry import Registry
+from fscil.runtime.text import did_you_mean
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation per channel, in 0..1
 
@@ -30,18 +31,14 @@ def build_backbone(name: str, *, weights: str | Path | None = None, **options: A
     "efficientnet_lite0" (pretrained=True) and "timm:NAME" (pretrained=True). A file of weights takes the place of
     pretrained ones.
     """
-    if name.startswith(TIMM):
-        build: Callable[..., Backbone] = partial(_timm_network, name.removeprefix(TIMM))
-    elif name in BUILDERS:
-        build = BUILDERS[name]
-    else:
-        known = [*BUILDERS, f"{TIMM}NAME"]
-        raise ConfigError(f'There is no backbone "{name}"{_nearest(name, known)}. Known: {", ".join(known)}.')
+    build = partial(_timm_network, name.removeprefix(TIMM)) if name.startswith(TIMM) else BACKBONES[name]
     signature = inspect.signature(build)
     for option in options:
         if option not in signature.parameters:
             known = [*signature.parameters, "weights"]
-            raise ConfigError(f'{name} has no option "{option}"{_nearest(option, known)}. Known: {", ".join(known)}.')
+            raise ConfigError(
+                f'{name} has no option "{option}".{did_you_mean(option, known)} Known: {", ".join(known)}.'
+            )
     if not weights:
         return build(**options)
     if "pretrained" in signature.parameters:
@@ -80,7 +77,7 @@ def _efficientnet_lite0(pretrained: bool = True) -> Backbone:
 def _timm_network(network_name: str, pretrained: bool = True) -> Backbone:
     timm = _timm()
     if not timm.is_model(network_name):
-        raise ConfigError(f'timm has no network "{network_name}"{_nearest(network_name, timm.list_models())}.')
+        raise ConfigError(f'timm has no network "{network_name}".{did_you_mean(network_name, timm.list_models())}')
     try:
         network = timm.create_model(network_name, pretrained=pretrained, num_classes=0)
     except RuntimeError as error:  # an unknown tag, or no weights to be had
@@ -99,14 +96,14 @@ def _timm() -> Any:
     return timm
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1)
-    return f' (did you mean "{found[0]}"?)' if found else ""
-
-
-BUILDERS: dict[str, Callable[..., Backbone]] = {
-    "resnet18": resnet18,
-    "resnet10": resnet10,
-    "resnet20": resnet20,
-    "efficientnet_lite0": _efficientnet_lite0,
-}
+# Functions of their options -> Backbone. One of another package registers by an entry point in "fscil.backbones".
+BACKBONES: Registry[Callable[..., Backbone]] = Registry(
+    "backbone",
+    "fscil.backbones",
+    {
+        "resnet18": resnet18,
+        "resnet10": resnet10,
+        "resnet20": resnet20,
+        "efficientnet_lite0": _efficientnet_lite0,
+    },
+)

@@ -7,7 +7,7 @@ from fscil.config import flatten, load_recipe
 from fscil.report.blocks import TableBlock
 from fscil.report.collect import Results, Row
 from fscil.report.tables import DATA_NAMES
-from fscil.runtime.progress import clock
+from fscil.runtime.text import duration
 
 KEPT = {"images": "images", "floats": "numbers"}
 
@@ -93,8 +93,8 @@ def provenance(results: Results) -> TableBlock:
             first["backbone"],
             f"{first['parameters']:,}",
             f"{first['training']['images_seen']:,}",
-            clock(sum(seconds) / len(seconds)) if seconds else "-",
-            clock(rest),
+            duration(sum(seconds) / len(seconds)) if seconds else "-",
+            duration(rest),
             ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
             _listed([one["seed"] for one in training]),
             *(_listed(row.draws(shots)) or "-" for shots in results.shots()),

@@ -7,20 +7,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from fscil.runtime.text import duration
+
 LINE_EVERY = 20.0  # seconds between lines where there is no terminal
-
-
-def clock(seconds: float) -> str:
-    """12 s, 3 min 05 s, 2 h 10 min, 4.2 days."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    minutes = round(seconds / 60)
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02} min"
-    return f"{seconds / 86400:.1f} days"
 
 
 _title = ""  # of the work that the bars shown now are part of
@@ -37,7 +26,7 @@ def titled(text: str) -> Iterator[None]:
         _title = before
 
 
-class Bar:
+class ProgressBar:
     """Counts towards a total; `note` is free text such as the loss."""
 
     def __init__(self, what: str, total: int, done: int = 0, quiet: bool = False) -> None:
@@ -73,10 +62,10 @@ class Bar:
         elif not self._quiet and time.monotonic() - self._said >= LINE_EVERY:
             self._said = time.monotonic()
             rate = (self._done - self._first) / (self._said - self._began)
-            left = clock((self._total - self._done) / rate) if rate > 0 else "?"
+            left = duration((self._total - self._done) / rate) if rate > 0 else "?"
             print(f"{self._what}: {self._done}/{self._total}, {left} left  {self._note}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "ProgressBar":
         if self._live is not None:
             self._live.start()
         return self

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -12,9 +11,7 @@ from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from fscil.classifier import Classifier, Prediction, StoredClassifier
-from fscil.data import photos
-from fscil.data.images import Bytes
-from fscil.data.photos import Loaded
+from fscil.classifier.encoder import timestamp
 from fscil.errors import BadImageError, HugeImageError, UnsupportedImageError
 from fscil.gallery import ClassInfo, Photo, class_name
 from fscil.serve.batching import Batcher
@@ -52,7 +49,7 @@ class Service:
 
     async def predict(self, files: Sequence[Upload], top: int) -> list[Prediction]:
         with self._waiting.hold(len(files)):
-            images = await self._decode(files, self._read)
+            images = await self._decode(files, self._classifier.encoder.read)
             features = torch.stack(await self._embed(images))
             return await asyncio.to_thread(self._classifier.answer, features, top)
 
@@ -60,9 +57,9 @@ class Service:
         """How many photos were new, and the class as it is then. Returns once they are on disk."""
         name = class_name(name)  # before any work is done for it
         with self._waiting.hold(len(files)):
-            found = await self._decode(files, self._read_to_keep)
+            found = await self._decode(files, self._classifier.encoder.read_to_keep)
             features = await self._embed([image for image, _ in found])
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = timestamp()
         kept = [
             Photo(loaded.digest, feature, file.name, now, loaded.thumbnail)
             for file, (_, loaded), feature in zip(files, found, features, strict=True)
@@ -130,26 +127,10 @@ class Service:
         """(3, size, size) each -> (d,) each."""
         return await asyncio.gather(*(asyncio.wrap_future(self._network.submit(image)) for image in images))
 
-    def _read(self, content: bytes) -> Tensor:
-        return self._prepared(photos.pixels(content, self._classifier.resize))
-
-    def _read_to_keep(self, content: bytes) -> tuple[Tensor, Loaded]:
-        loaded = photos.load(content, self._classifier.resize)
-        return self._prepared(loaded.pixels), loaded
-
-    @torch.inference_mode()
-    def _prepared(self, pixels: Bytes) -> Tensor:
-        """(h, w, 3) -> (3, size, size). One by one, so that a panorama in a batch does not make all others as large."""
-        sizes = torch.tensor([pixels.shape[:2]])
-        return self._classifier.preprocess(torch.tensor(pixels)[None], sizes)[0]
-
-    @torch.inference_mode()
     def _features(self, images: list[Tensor]) -> Sequence[Tensor]:
         """What the batcher calls in its one thread."""
         self.telemetry.batch(len(images))
-        batch = torch.stack(images).to(self._classifier.network.device, memory_format=torch.channels_last)
-        features: Tensor = self._classifier.backbone(batch)
-        return features.float().cpu().unbind()
+        return self._classifier.encoder.encode(images).unbind()
 
 
 def _decoded(file: Upload, read: Callable[[bytes], Result]) -> Result:

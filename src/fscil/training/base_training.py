@@ -1,11 +1,11 @@
-"""Base training, as every method's begins: a backbone under a classifier, trained on the base classes as a recipe says.
+"""Base training, with which every method begins: a backbone under a classifier, trained on the base classes.
 
 What differs between the systems is in the recipe: one view or two, class augmentation, a projection, a linear or a
 cosine classifier, the loss. Methods whose recipes agree can share one trained network.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from fscil.augment import PairClasses, mix_classes
 from fscil.config import Config
 from fscil.data.images import Images
-from fscil.features import FeatureExtractor
+from fscil.features import FeatureCache
 from fscil.gallery import class_means, cosine_scores
 from fscil.losses import LOSSES
 from fscil.models import Backbone, CosineHead, Projection
+from fscil.models.state import load_state
 from fscil.runtime.files import load_tensors
-from fscil.training.build import preprocess_of, views_of
-from fscil.training.loop import Batch, Step, Trainer, load_state
+from fscil.runtime.seeding import seeded
+from fscil.training.build import backbone_of, preprocess_of, views_of
+from fscil.training.context import Context
+from fscil.training.loop import Batch, Step, Trainer
+from fscil.training.run_folder import Run
 
 PLAIN_SCALE = 16.0  # of the cosines, where nothing but cross-entropy is asked for
 
@@ -42,6 +46,14 @@ class BaseNetwork(nn.Module):
         return scores
 
 
+@dataclass(frozen=True, eq=False)
+class TrainedNetwork:
+    """What is left of base training. A classifier that stood on a projection was thrown away with it: None."""
+
+    backbone: Backbone
+    head: nn.Linear | None
+
+
 def plain_recipe(config: Config) -> Config:
     """Cross-entropy on one view, the classifier directly on the features: how every system but ALICE begins here."""
     return replace(
@@ -53,30 +65,33 @@ def plain_recipe(config: Config) -> Config:
     )
 
 
-def base_network(config: Config, trainer: Trainer, backbone: Backbone, classes: int) -> BaseNetwork:
-    """The network to train on this many base classes; with class augmentation, each pair has an output too."""
-    outputs = pair_classes(config, classes).outputs if config.mixing.repeats else classes
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.train.seed)
-        return BaseNetwork(backbone, config, outputs).to(trainer.device)
+def new_base_network(recipe: Config, classes: int, context: Context, backbone: Backbone | None = None) -> BaseNetwork:
+    """The network to train on this many base classes; with class augmentation, each pair has an output too.
+
+    backbone: the recipe's, initialised from its seed or its weights, where none is given.
+    """
+    outputs = pair_classes(recipe, classes).outputs if recipe.mixing.repeats else classes
+    backbone = backbone or backbone_of(recipe)
+    with seeded(recipe.train.seed):
+        return BaseNetwork(backbone, recipe, outputs).to(context.device)
 
 
-def pair_classes(config: Config, classes: int) -> PairClasses:
-    return PairClasses(classes, config.mixing.pairs, config.train.seed)
+def pair_classes(recipe: Config, classes: int) -> PairClasses:
+    return PairClasses(classes, recipe.mixing.pairs, recipe.train.seed)
 
 
-def base_step(config: Config, network: BaseNetwork, classes: int) -> Step:
+def base_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
     """The loss of one batch: the mean over its views, each of which passes the network on its own, there and back."""
-    mixing, loss = config.mixing, LOSSES[config.loss.kind]
-    compiled = config.train.compile
+    mixing, loss = recipe.mixing, LOSSES[recipe.loss.kind]
+    compiled = recipe.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
-    pairs = pair_classes(config, classes)
-    scale, full_margin, warmup = config.loss.scale, config.loss.margin, config.loss.margin_warmup
+    pairs = pair_classes(recipe, classes)
+    scale, full_margin, warmup = recipe.loss.scale, recipe.loss.margin, recipe.loss.margin_warmup
 
     def step(batch: Batch) -> Iterator[Tensor]:
         margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
         labels = batch.labels
-        views = views_of(config, batch.progress)(batch.pixels, batch.sizes, batch.generator)
+        views = views_of(recipe, batch.progress)(batch.pixels, batch.sizes, batch.generator)
         mixed = mixing.repeats > 0 and batch.progress >= mixing.start
         if mixed:
             views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
@@ -89,49 +104,61 @@ def base_step(config: Config, network: BaseNetwork, classes: int) -> Step:
     return step
 
 
-def pretrain(config: Config, trainer: Trainer, backbone: Backbone, base: Images) -> BaseNetwork:
-    """Train backbone in place under a classifier; where the trainer's run is finished, take its result instead."""
+def train_base_network(
+    recipe: Config, base: Images, context: Context, run: Run | None = None, network: BaseNetwork | None = None
+) -> TrainedNetwork:
+    """Train on the base images. With a run folder: from its checkpoint, if it has one, and the result is kept there.
+
+    network: the one to train, where it has been made before, as for an estimate of the time.
+    """
     classes = len(base.counts)
-    network = base_network(config, trainer, backbone, classes)
-    if trainer.run and trainer.run.finished:
-        _load(network, trainer)
-        return network
-    train, held_out = validation_split(config, base)
-    validate = _validation(config, trainer, backbone, train, held_out) if held_out else None
-    trainer.fit(network, train, base_step(config, network, classes), validate)
-    return network
+    network = network or new_base_network(recipe, classes, context)
+    train, held_out = validation_split(recipe, base)
+    validate = _validation(recipe, network.backbone, train, held_out, context) if held_out else None
+    trainer = Trainer(recipe.train, context, run)
+    trainer.train(network, train, base_step(recipe, network, classes), validate)
+    trained = TrainedNetwork(network.backbone, None if recipe.model.projection else network.head)
+    if run:
+        run.note(seconds=round(trainer.seconds, 1))
+        about = {"backbone": recipe.model.backbone, "preprocess": preprocess_of(recipe).to_dict()}
+        run.finish(trained.backbone.state_dict(), about, trained.head.state_dict() if trained.head else None)
+    return trained
 
 
-def _load(network: BaseNetwork, trainer: Trainer) -> None:
-    run = trainer.run
-    assert run is not None
-    weights, _ = load_tensors(run.weights)
-    load_state(network.backbone, weights, str(run.weights))
-    if run.head.is_file():  # one that stood on a projection was thrown away with it
-        head, _ = load_tensors(run.head)
-        load_state(network.head, head, str(run.head))
+def load_base_network(recipe: Config, run: Run, context: Context) -> TrainedNetwork:
+    """What training left in a finished run folder. recipe: the one it was trained by."""
+    run.require_finished()
+    backbone = backbone_of(recipe, blank=True).to(context.device)
+    load_state(backbone, load_tensors(run.weights)[0], str(run.weights))
+    head: nn.Linear | None = None
+    if run.head.is_file():
+        state, _ = load_tensors(run.head)
+        kind = CosineHead if recipe.model.head == "cosine" else nn.Linear
+        head = kind(backbone.feature_dim, len(state["weight"])).to(context.device)
+        load_state(head, state, str(run.head))
+    return TrainedNetwork(backbone, head)
 
 
-def validation_split(config: Config, base: Images) -> tuple[Images, Images | None]:
+def validation_split(recipe: Config, base: Images) -> tuple[Images, Images | None]:
     """A share of each base class, held out where the recipe chooses the result by validation."""
-    if config.train.selection == "last":
+    if recipe.train.selection == "last":
         return base, None
     chosen = np.zeros(len(base), bool)
-    random = np.random.default_rng(config.train.seed)
+    random = np.random.default_rng(recipe.train.seed)
     for label, count in base.counts.items():
         members = random.permutation(np.flatnonzero(base.labels == label))
-        chosen[members[: min(count - 1, max(1, round(count * config.train.validation_share)))]] = True
+        chosen[members[: min(count - 1, max(1, round(count * recipe.train.validation_share)))]] = True
     return base.select(~chosen), base.select(chosen)
 
 
 def _validation(
-    config: Config, trainer: Trainer, backbone: Backbone, train: Images, held_out: Images
+    recipe: Config, backbone: Backbone, train: Images, held_out: Images, context: Context
 ) -> Callable[[], float]:
     """Accuracy of the nearest class mean, which is what the features are for."""
-    features = FeatureExtractor(backbone, preprocess_of(config), trainer.device, quiet=trainer.quiet)
+    features = FeatureCache(backbone, preprocess_of(recipe), context.device, quiet=context.quiet)
 
     def validate() -> float:
-        features.forget()
+        features.clear()
         means = class_means(features(train), torch.from_numpy(train.labels), len(train.counts))
         nearest = cosine_scores(features(held_out), means).argmax(1)
         return float((nearest == torch.from_numpy(held_out.labels)).float().mean())

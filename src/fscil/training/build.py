@@ -1,18 +1,50 @@
-"""What a recipe's settings mean: the backbone, the test preprocessing and the training views it asks for."""
+"""What a recipe's settings build: data set, sessions, backbone, test preprocessing and training views."""
 
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
-import torch
-
+from fscil import data
 from fscil.augment import Views
 from fscil.config import Config, ModelConfig
+from fscil.data import Dataset, Images, Resize
 from fscil.errors import ConfigError
 from fscil.models import Backbone, build_backbone, native_statistics
 from fscil.preprocess import STATISTICS, Preprocess
+from fscil.protocol import Protocol, fit_protocol
+from fscil.runtime.seeding import seeded
 
 SIZE_STEP = 4  # pixels by which views grow: a new size costs the first step some time
+
+
+def dataset_of(config: Config, root: Path | None, quiet: bool = False) -> Dataset:
+    """The recipe's data set, decoded and stored at the recipe's size."""
+    options = {"test_share": config.data.test_share} if config.data.name == "folder" else {}
+    dataset = data.load(config.data.name, root, **options)
+    return data.prepare(dataset, Resize(config.data.resize, config.data.interpolation), quiet=quiet)
+
+
+def protocol_of(config: Config, dataset: Dataset) -> Protocol:
+    """The recipe's sessions over this data set's classes."""
+    wanted = config.protocol
+    number = {normalize("NFC", name): label for label, name in enumerate(dataset.class_names)}
+    order: list[int] = []
+    for name in wanted.order:
+        label = number.get(normalize("NFC", name))
+        if label is None:
+            raise ConfigError(f'protocol.order: {dataset.name} has no class "{name}".')
+        if label in order:
+            raise ConfigError(f'protocol.order names "{name}" twice: sessions must not overlap. Name each class once.')
+        order.append(label)
+    count = len(order) or len(number)
+    return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, wanted.shots[0], order or None)
+
+
+def base_images(dataset: Dataset, protocol: Protocol) -> Images:
+    """All training images of the base classes, labelled by arrival."""
+    return dataset.train.select(protocol.samples(dataset.train.labels, 0)).relabel(protocol.seen(0))
 
 
 def backbone_of(config: Config, blank: bool = False) -> Backbone:
@@ -29,8 +61,7 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
             "weights come with the pretrained extra: --set model.backbone=efficientnet_lite0 (on a CPU also --set "
             "train.batch=32: the recipe's 512 images of 224 pixels take some 90 GB)"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.train.seed)
+    with seeded(config.train.seed):
         return build_backbone(model.backbone, weights=None if blank else model.weights or None, **options)
 
 

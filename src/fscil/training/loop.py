@@ -9,9 +9,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from torch import Generator, Tensor, nn
 
 from fscil.config import TrainConfig
 from fscil.data.images import Images
-from fscil.errors import StoreError, TrainingError
+from fscil.errors import TrainingError
 from fscil.runtime.interrupts import stop_requests
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
+from fscil.training.checkpoints import Checkpoints
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 CHECK_EVERY = 10  # steps between looks at the loss: each look makes the host wait for the device
@@ -47,22 +49,6 @@ class Batch:
 Step: TypeAlias = Callable[[Batch], Iterable[Tensor]]
 
 
-def pick_device(name: str = "auto") -> torch.device:
-    """ "auto" takes CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise TrainingError(f"--device {name}: this machine has no usable CUDA device. Use --device cpu.")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, NotImplementedError, AssertionError):
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise TrainingError(f"--device {name}: no such device. Use auto, cpu or cuda.")
-    return device
-
-
 def learning_rate(settings: TrainConfig, step: int, steps_per_epoch: int) -> float:
     """The rate of this step under the recipe's schedule."""
     if settings.schedule == "step":
@@ -77,15 +63,8 @@ def learning_rate(settings: TrainConfig, step: int, steps_per_epoch: int) -> flo
 class Trainer:
     """Trains any network by any step, as the settings say; with a run folder it can be stopped and resumed."""
 
-    def __init__(
-        self,
-        settings: TrainConfig,
-        device: torch.device | None = None,
-        run: Run | None = None,
-        quiet: bool = False,
-    ) -> None:
-        self.settings, self.run, self.quiet = settings, run, quiet
-        self.device = device or pick_device()
+    def __init__(self, settings: TrainConfig, context: Context, run: Run | None = None) -> None:
+        self.settings, self._device, self._quiet, self._run = settings, context.device, context.quiet, run
         self.seconds = 0.0  # spent on training what there is, also before it was stopped and resumed
 
     def steps_per_epoch(self, images: Images) -> int:
@@ -93,10 +72,10 @@ class Trainer:
         return max(1, len(images) // self.settings.batch)
 
     def _losses(self, step: Step, batch: Batch) -> Iterator[Tensor]:
-        half = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        half = self._device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         parts: Iterator[Tensor] | None = None
         while True:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=half):  # and not around what is done with it
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=half):  # and not around what is done with it
                 parts = iter(step(batch)) if parts is None else parts
                 loss = next(parts, None)
             if loss is None:
@@ -105,7 +84,7 @@ class Trainer:
 
     def _backward(self, step: Step, batch: Batch) -> Tensor:
         """The loss of a batch, its gradients added to the network's."""
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self._device)
         try:
             for loss in self._losses(step, batch):
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -121,7 +100,7 @@ class Trainer:
 
     def estimate(self, network: nn.Module, images: Images, step: Step) -> float:
         """Seconds the whole training will take here, from timing a step or two; the network is left as it was."""
-        network.to(self.device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        network.to(self._device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         before = {name: value.clone() for name, value in network.state_dict().items()}
         # Of several classes, where the images are sorted by class: what a step costs may hang on that.
         order = np.random.default_rng(0).permutation(len(images))
@@ -146,7 +125,7 @@ class Trainer:
         network.zero_grad(set_to_none=True)
         return seconds * self.settings.epochs * self.steps_per_epoch(images)
 
-    def fit(
+    def train(
         self,
         network: nn.Module,
         images: Images,
@@ -157,66 +136,70 @@ class Trainer:
         settings, per_epoch = self.settings, self.steps_per_epoch(images)
         if len(images) < 2:
             raise TrainingError(f"training needs at least two images, there are {len(images)}. Add some.")
-        network.to(self.device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        optimizer = torch.optim.SGD(
+        network.to(self._device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        optimizer = self._optimizer(network)
+        checkpoints = Checkpoints(self._run, _fingerprint(images), settings.checkpoint_minutes)
+        first, self.seconds = checkpoints.restore(network, optimizer)
+        best = checkpoints.load_best() if validate else None
+        total = settings.epochs * per_epoch
+        meter, note = _Meter(self._device), ""
+        began = time.monotonic() - self.seconds
+        with (
+            self._log(first) as log,
+            stop_requests() as stop,
+            ProgressBar("training", total, first, self._quiet) as bar,
+        ):
+            for number, batch in self._batches(images, first, total):
+                rate = learning_rate(settings, number, per_epoch)
+                meter.add(self._update(optimizer, step, batch, rate), len(batch.labels))
+                done = number + 1
+                epoch_ended = done % per_epoch == 0
+                self.seconds = time.monotonic() - began
+                stopping = stop.is_set()  # read once: a request that comes later is for the next step
+                saving = stopping or checkpoints.due
+                if done % CHECK_EVERY == 0 or epoch_ended or saving:
+                    loss, speed = meter.read()
+                    # The last update has no loss to show for it yet, and must not spoil what is about to be kept.
+                    if not math.isfinite(loss) or ((saving or done == total) and not _all_finite(network)):
+                        raise self._diverged(loss, done, rate)
+                    note = f"loss {loss:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
+                    log(done, epoch=done / per_epoch, loss=loss, rate=rate, images_per_second=round(speed, 1))
+                bar.advance(1, note)
+                if epoch_ended and validate:
+                    score = validate()
+                    log(done, validation=score)
+                    if best is None or score > best.score:
+                        best = checkpoints.save_best(network, score, done)
+                if saving:
+                    checkpoints.save(network, optimizer, done, self.seconds)
+                if stopping:
+                    raise KeyboardInterrupt
+        if best:
+            network.load_state_dict(best.state)
+
+    def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        settings = self.settings
+        return torch.optim.SGD(
             network.parameters(),
             lr=settings.lr,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             nesterov=settings.nesterov and settings.momentum > 0,
         )
-        source = _fingerprint(images)
-        first = self._resume(network, optimizer, source)
-        best = self._load_best() if validate else None
-        total = settings.epochs * per_epoch
-        meter, saved, note = _Meter(self.device), time.monotonic(), ""
-        began = saved - self.seconds
-        with (
-            self.run.board(first) if self.run else nullcontext() as board,
-            stop_requests() as stop,
-            Bar("training", total, first, self.quiet) as bar,
-        ):
-            for number, batch in self._batches(images, first, total):
-                rate = learning_rate(settings, number, per_epoch)
-                optimizer.param_groups[0]["lr"] = rate
-                optimizer.zero_grad(set_to_none=True)
-                loss = self._backward(step, batch)
-                optimizer.step()
-                meter.add(loss, len(batch.labels))
 
-                done = number + 1
-                epoch_over = done % per_epoch == 0
-                self.seconds = time.monotonic() - began
-                stopping = stop.is_set()  # asked once: what comes after this is for the next step
-                save_now = stopping or time.monotonic() - saved > 60 * settings.checkpoint_minutes
-                if done % CHECK_EVERY == 0 or epoch_over or save_now:
-                    mean, speed = meter.read()
-                    # The last update has no loss to show for it yet, and must not spoil what is about to be kept.
-                    if not math.isfinite(mean) or ((save_now or done == total) and not _all_finite(network)):
-                        raise self._diverged(mean, done, rate)
-                    note = f"loss {mean:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
-                    self._log(
-                        board, done, epoch=done / per_epoch, loss=mean, rate=rate, images_per_second=round(speed, 1)
-                    )
-                bar.advance(1, note)
-                if epoch_over and validate:
-                    score = validate()
-                    self._log(board, done, validation=score)
-                    if best is None or score > best.score:
-                        best = self._save_best(network, score, done)
-                if save_now and self.run:
-                    self._checkpoint(self.run, network, optimizer, done, source)
-                    saved = time.monotonic()
-                if stopping:
-                    raise KeyboardInterrupt
-        if best:
-            network.load_state_dict(best.state)
+    def _update(self, optimizer: torch.optim.Optimizer, step: Step, batch: Batch, rate: float) -> Tensor:
+        """One step of the optimizer at this rate; returns the loss before it."""
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(step, batch)
+        optimizer.step()
+        return loss
 
     def _batch(self, images: Images, positions: NDArray[np.int64], number: int, progress: float) -> Batch:
         pixels, sizes = images.batch(positions)
         seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1, np.uint64)[0] >> 1)
         return Batch(
-            torch.from_numpy(pixels).to(self.device, non_blocking=True),
+            torch.from_numpy(pixels).to(self._device, non_blocking=True),
             torch.from_numpy(sizes),
             torch.from_numpy(images.labels[positions]),
             torch.Generator().manual_seed(seed),
@@ -240,85 +223,31 @@ class Trainer:
                 upcoming = pool.submit(fetch, number + 1) if number + 1 < total else None
                 yield number, batch
 
-    def _log(self, board: Any, step: int, **values: float) -> None:
-        if self.run:
-            self.run.log(step=step, **values)
-        if board:
-            for name, value in values.items():
-                board.add_scalar(name, value, step)
+    @contextmanager
+    def _log(self, first: int) -> Iterator[Callable[..., None]]:
+        """A function that writes values at a step to the run folder, and to TensorBoard where that is installed."""
+        run = self._run
+        if run is None:
+            yield lambda step, **values: None
+            return
+        with run.board(first) as board:
+
+            def log(step: int, **values: float) -> None:
+                run.log(step=step, **values)
+                for name, value in values.items() if board else ():
+                    board.add_scalar(name, value, step)
+
+            yield log
 
     def _diverged(self, loss: float, step: int, rate: float) -> TrainingError:
         what = "the weights became infinite" if math.isfinite(loss) else f"the loss became {loss}"
         kept = ""
-        if self.run and self.run.has("checkpoint"):
-            kept = f" The checkpoint in {self.run.folder} is from before that."
+        if self._run and self._run.has("checkpoint"):
+            kept = f" The checkpoint in {self._run.folder} is from before that."
         return TrainingError(
             f"{what} by step {step}, at learning rate {rate:.4g}: training diverged.{kept} "
             f"Start anew with a lower train.lr."
         )
-
-    def _checkpoint(
-        self, run: Run, network: nn.Module, optimizer: torch.optim.Optimizer, step: int, source: str
-    ) -> None:
-        tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
-        for name, parameter in network.named_parameters():
-            momentum = optimizer.state[parameter].get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
-        run.save("checkpoint", tensors, {"step": step, "seconds": self.seconds, "images": source})
-
-    def _resume(self, network: nn.Module, optimizer: torch.optim.Optimizer, source: str) -> int:
-        """Put a checkpoint's state back, if there is one; returns the number of steps already done."""
-        if not self.run:
-            return 0
-        found = self.run.load("checkpoint")
-        if found is None:
-            self.run.rewind(0)
-            return 0
-        tensors, about = found
-        if about.get("images", source) != source:
-            raise StoreError(
-                f"{self.run.folder}: the training images are not those this run began with. Restore them, or start "
-                f"anew with another --out."
-            )
-        state = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
-        load_state(network, state, f"the checkpoint in {self.run.folder}")
-        for name, parameter in network.named_parameters():
-            if f"momentum.{name}" in tensors:
-                # In the parameter's own memory layout, so that the arithmetic goes on exactly as it would have.
-                momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
-                optimizer.state[parameter]["momentum_buffer"] = momentum
-        self.run.rewind(about["step"])
-        self.seconds = about["seconds"]
-        return int(about["step"])
-
-    def _save_best(self, network: nn.Module, score: float, step: int) -> "_Best":
-        state = {name: value.detach().clone() for name, value in network.state_dict().items()}
-        if self.run:
-            self.run.save("best", state, {"score": score, "step": step})
-        return _Best(score, state)
-
-    def _load_best(self) -> "_Best | None":
-        found = self.run.load("best") if self.run else None
-        return _Best(found[1]["score"], found[0]) if found else None
-
-
-def load_state(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """load_state_dict, with an error that says what does not fit."""
-    own = network.state_dict()
-    wrong = [
-        name
-        for name in {**own, **state}
-        if name not in own or name not in state or own[name].shape != state[name].shape
-    ]
-    if wrong:
-        first = wrong[0]
-        shapes = [tuple(each[first].shape) if first in each else "absent" for each in (state, own)]
-        raise StoreError(
-            f"{source} is of another architecture: {len(wrong)} tensors differ (first: {first}, {shapes[0]} there, "
-            f"{shapes[1]} here). Use the model settings it was made with."
-        )
-    network.load_state_dict(state)
 
 
 def _fingerprint(images: Images) -> str:
@@ -329,12 +258,6 @@ def _fingerprint(images: Images) -> str:
 
 def _all_finite(network: nn.Module) -> bool:
     return all(bool(value.isfinite().all()) for value in network.state_dict().values())
-
-
-@dataclass(frozen=True)
-class _Best:
-    score: float
-    state: dict[str, Tensor]
 
 
 class _Meter:

@@ -115,7 +115,7 @@ class Run:
     def note(self, **more: Any) -> None:
         write_json(self._about, {**self.about(), **more})
 
-    def settle(self, config: Config) -> None:
+    def replace_config(self, config: Config) -> None:
         """Replace the recipe by one in which nothing is left to be worked out from the data again."""
         write_text(self._config, to_toml(config))
 
@@ -125,6 +125,12 @@ class Run:
     @property
     def finished(self) -> bool:
         return bool(self.about().get("finished")) and self.weights.is_file()
+
+    def require_finished(self) -> None:
+        if not self.finished:
+            raise StoreError(
+                f"{self.folder}: training is not finished. Continue it with: fscil train … --out {self.folder} --resume"
+            )
 
     def discard_unbegun(self) -> None:
         """Undo create, if nothing was learned since: a run that could not begin must not be in the next one's way."""

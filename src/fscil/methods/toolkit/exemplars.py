@@ -26,7 +26,7 @@ class KeptPixels:
         return f"exemplar {row}"
 
 
-NOTHING = Images(KeptPixels(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_IMAGES = Images(KeptPixels(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def joined(*parts: Images) -> Images:

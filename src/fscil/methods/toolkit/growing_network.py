@@ -1,4 +1,4 @@
-"""A network that goes on learning, as a method holds it: backbone and classifier, trained, measured, saved together."""
+"""A network that goes on learning: backbone and classifier, measured and saved together, and methods that hold one."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,41 +8,36 @@ from torch import Tensor, nn
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
-from fscil.features import FeatureExtractor
+from fscil.features import FeatureCache
+from fscil.methods.base import Method
 from fscil.methods.toolkit.distillation import frozen
 from fscil.models import CosineHead
-from fscil.training.base_training import PLAIN_SCALE, pretrain
-from fscil.training.build import backbone_of, preprocess_of
-from fscil.training.loop import Trainer, load_state
+from fscil.models.state import load_state, of_prefix, same_state, with_prefix
+from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
+from fscil.training.build import preprocess_of
+from fscil.training.context import Context
 
 
-class Learner:
-    """Frozen in eval mode, BatchNorm statistics included; what trains it decides which parameters move."""
+class GrowingNetwork:
+    """A backbone under a cosine classifier that gains outputs. In eval mode, also while it is trained: five images have
+    no BatchNorm statistics to offer."""
 
-    def __init__(self, config: Config, trainer: Trainer) -> None:
-        """config: the recipe of base training."""
-        self.config, self.trainer = config, trainer
-        finished = trainer.run is not None and trainer.run.finished
-        self.backbone = backbone_of(config, blank=finished).to(trainer.device)
-        self.features = FeatureExtractor(self.backbone, preprocess_of(config), trainer.device, quiet=trainer.quiet)
-        self.head = self._head(1)  # until the base classes are known
-
-    def _head(self, outputs: int) -> CosineHead:
-        return CosineHead(self.backbone.feature_dim, outputs).to(self.trainer.device)
-
-    def fit_base(self, base: Images) -> None:
-        run = self.trainer.run
-        if run and run.finished and not run.head.is_file():
-            raise StoreError(f"{run.folder} keeps no classifier to go on with. Train it again.")
-        head = pretrain(self.config, self.trainer, self.backbone, base).head
-        assert isinstance(head, CosineHead)
-        self.head = head
-        self.settle()
-
-    def settle(self) -> None:
-        """After training: features of before are no longer valid."""
+    def __init__(self, recipe: Config, network: TrainedNetwork, context: Context) -> None:
+        """recipe: of base training."""
+        if not isinstance(network.head, CosineHead):
+            raise StoreError("This base network was kept without its classifier, and there is none to go on with.")
+        self.recipe, self._device = recipe, context.device
+        self.backbone, self.head = network.backbone.to(context.device), network.head
+        self.features = FeatureCache(self.backbone, preprocess_of(recipe), context.device, quiet=context.quiet)
         self.backbone.eval()
-        self.features.forget()
+
+    def _new_head(self, outputs: int) -> CosineHead:
+        return CosineHead(self.backbone.feature_dim, outputs).to(self._device)
+
+    def weights_changed(self) -> None:
+        """After training: cached features are no longer valid."""
+        self.backbone.eval()
+        self.features.clear()
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, 3, h, w) -> (n, classes), as it is trained."""
@@ -53,8 +48,8 @@ class Learner:
         scores: Tensor = PLAIN_SCALE * self.head(features)
         return scores
 
-    def frozen(self) -> Callable[[Tensor], Tensor]:
-        """The network as it is now, for others to learn from: (n, 3, h, w) -> (n, classes)"""
+    def frozen_copy(self) -> Callable[[Tensor], Tensor]:
+        """The network as it is now, as the teacher of a distillation: (n, 3, h, w) -> (n, classes)"""
         copy = frozen(self.backbone, self.head)
         return lambda images: PLAIN_SCALE * copy(images)
 
@@ -63,11 +58,15 @@ class Learner:
         old = self.head.weight.detach()
         first, count = len(old), len(new.counts)
         check_numbers(new, first)
-        generator = torch.Generator().manual_seed(first + 1_000_003 * self.config.train.seed)
+        generator = torch.Generator().manual_seed(first + 1_000_003 * self.recipe.train.seed)
         random = torch.randn(count, old.shape[1], generator=generator).to(old.device)
-        self.head = self._head(first + count)
-        self.head.weight.data.copy_(torch.cat([old, random / random.norm(dim=1, keepdim=True) * mean_length(old)]))
+        self.set_class_vectors(torch.cat([old, random / random.norm(dim=1, keepdim=True) * mean_length(old)]))
         return first
+
+    def set_class_vectors(self, vectors: Tensor) -> None:
+        """(classes, d): the weights of the classifier, as many outputs as there are vectors."""
+        self.head = self._new_head(len(vectors))
+        self.head.weight.data.copy_(vectors)
 
     @torch.inference_mode()
     def scores(self, images: Images) -> Tensor:
@@ -80,28 +79,50 @@ class Learner:
 
     def state(self) -> dict[str, Tensor]:
         """backbone.*, head.*"""
-        return {
-            f"{part}.{name}": value.detach().cpu().clone()
-            for part, module in (("backbone", self.backbone), ("head", self.head))
-            for name, value in module.state_dict().items()
-        }
+        return {**with_prefix("backbone", self.backbone), **with_prefix("head", self.head)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        parts: dict[str, dict[str, Tensor]] = {"backbone": {}, "head": {}}
-        for name, value in state.items():
-            part, _, rest = name.partition(".")
-            if part in parts:
-                parts[part][rest] = value
-        self.head = self._head(len(parts["head"]["weight"]))
-        load_state(self.head, parts["head"], "the state")
-        own = self.backbone.state_dict()
-        if any(not torch.equal(own[name].cpu(), value.cpu()) for name, value in parts["backbone"].items()):
-            load_state(self.backbone, parts["backbone"], "the state")
-            self.settle()
+        head, backbone = of_prefix("head", state), of_prefix("backbone", state)
+        self.head = self._new_head(len(head["weight"]))
+        load_state(self.head, head, "the state")
+        if not same_state(self.backbone, backbone):
+            load_state(self.backbone, backbone, "the state")
+            self.weights_changed()
+
+
+class NetworkMethod(Method):
+    """A method that holds a growing network: by default its classifier answers, and its state is the state."""
+
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
+        self.network = GrowingNetwork(self.base_recipe(config), network, context)
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        """The trained network knows the base classes already."""
+
+    def scores(self, images: Images) -> Tensor:
+        return self.network.scores(images)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What there is beside the network."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        """Put back what own_state gave; the network is there already."""
+
+    def state(self) -> dict[str, Tensor]:
+        """backbone.*, head.*, and own_state"""
+        return {**self.network.state(), **self.own_state()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state(state)
+        self.load_own_state(state)
 
 
 def mean_length(vectors: Tensor) -> Tensor:
-    """Of (n, d). A cosine does not see how long a class vector is, but the size of a step of SGD hangs on it."""
+    """Of (n, d). A cosine does not see how long a class vector is, but the size of a step of SGD depends on it."""
     length: Tensor = vectors.norm(dim=1).mean()
     return length
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fscil.runtime.interrupts import stop_requests
-from fscil.runtime.progress import Bar
-from fscil.training.loop import Trainer
+from fscil.runtime.progress import ProgressBar
+from fscil.training.context import Context
 
 SESSION_STEPS = 100  # as the study of the older systems has them; on features they cost next to nothing
 
@@ -24,11 +24,11 @@ def standardised(features: Tensor) -> Tensor:
 
 
 def generator_of(seed: int, session: int) -> torch.Generator:
-    """Randomness that hangs on the seed and on the session's first class alone."""
+    """Randomness that depends on the seed and on the session's first class alone."""
     return torch.Generator().manual_seed(int(np.random.default_rng([seed, session]).integers(2**62)))
 
 
-def fit(
+def train_on_features(
     part: nn.Module,
     examples: Examples,
     loss: Loss,
@@ -36,12 +36,12 @@ def fit(
     batch: int,
     rate: float,
     generator: torch.Generator,
-    trainer: Trainer,
+    context: Context,
     what: str,
 ) -> None:
     """Lower the loss over mini-batches in the generator's order; the examples may be others in each epoch."""
     optimizer = torch.optim.AdamW(part.parameters(), rate, weight_decay=5e-4)
-    with stop_requests() as stop, Bar(what, epochs, quiet=trainer.quiet) as bar:
+    with stop_requests() as stop, ProgressBar(what, epochs, quiet=context.quiet) as bar:
         for epoch in range(epochs):
             optimizer.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
             features, labels = examples()

@@ -17,21 +17,21 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import TrainingError
 from fscil.runtime.interrupts import stop_requests
-from fscil.runtime.progress import Bar
+from fscil.runtime.progress import ProgressBar
 from fscil.training.build import views_of
-from fscil.training.loop import Trainer
+from fscil.training.context import Context
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
 
-STEEPEST = 1.0  # norm that a gradient is cut to: without statistics of the batch, BatchNorm no longer tames the rate
+MAX_GRAD_NORM = 1.0  # without statistics of the batch, BatchNorm no longer bounds the size of a step
 
 
-def descend(
+def train_on_images(
     parameters: Sequence[nn.Parameter],
     images: Images,
     loss: Loss,
     config: Config,
-    trainer: Trainer,
+    context: Context,
     what: str,
     seed: int,
     lr: float | None = None,
@@ -44,17 +44,17 @@ def descend(
     random = np.random.default_rng([config.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     batches = _batches(random, len(images), settings.batch)
-    with stop_requests() as stop, Bar(what, settings.steps, quiet=trainer.quiet) as bar:
+    with stop_requests() as stop, ProgressBar(what, settings.steps, quiet=context.quiet) as bar:
         for step in range(settings.steps):
             optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
             chosen = next(batches)
             pixels, sizes = images.batch(chosen)
-            view = views(torch.from_numpy(pixels).to(trainer.device), torch.from_numpy(sizes), generator)[0]
+            view = views(torch.from_numpy(pixels).to(context.device), torch.from_numpy(sizes), generator)[0]
             view = view.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad(set_to_none=True)
-            value = loss(view, torch.from_numpy(images.labels[chosen]).to(trainer.device))
+            value = loss(view, torch.from_numpy(images.labels[chosen]).to(context.device))
             value.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(parameters, STEEPEST)
+            nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
             optimizer.step()
             if stop.is_set():
                 raise KeyboardInterrupt

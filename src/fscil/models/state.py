@@ -1,0 +1,43 @@
+"""State dicts: loading with an error that says what does not fit, and several modules in one dict by prefix."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fscil.errors import StoreError
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """load_state_dict, with an error that says what does not fit."""
+    own = module.state_dict()
+    wrong = [
+        name
+        for name in {**own, **state}
+        if name not in own or name not in state or own[name].shape != state[name].shape
+    ]
+    if wrong:
+        first = wrong[0]
+        shapes = [tuple(each[first].shape) if first in each else "absent" for each in (state, own)]
+        raise StoreError(
+            f"{source} is of another architecture: {len(wrong)} tensors differ (first: {first}, {shapes[0]} there, "
+            f"{shapes[1]} here). Use the model settings it was made with."
+        )
+    module.load_state_dict(state)
+
+
+def with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module under `prefix.name`, copied to the host."""
+    return {f"{prefix}.{name}": value.detach().cpu().clone() for name, value in module.state_dict().items()}
+
+
+def of_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a state that stands under `prefix.`, without it."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+
+
+def same_state(module: nn.Module, state: Mapping[str, Tensor]) -> bool:
+    """Whether a module holds exactly these values."""
+    own = module.state_dict()
+    return own.keys() == state.keys() and all(torch.equal(own[name].cpu(), state[name].cpu()) for name in own)

@@ -1,0 +1,76 @@
+"""What a run folder keeps of an unfinished training, so that it goes on to the same bits: weights and momentum."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fscil.errors import StoreError
+from fscil.models.state import load_state, of_prefix
+from fscil.training.run_folder import Run
+
+
+@dataclass(frozen=True)
+class Best:
+    """The state with the highest validation score so far."""
+
+    score: float
+    state: dict[str, Tensor]
+
+
+class Checkpoints:
+    """The checkpoints of one training in its run folder; without a run folder nothing is kept."""
+
+    def __init__(self, run: Run | None, images: str, minutes: float) -> None:
+        """images: a fingerprint of the training images. minutes: between two checkpoints."""
+        self._run, self._images, self._interval = run, images, 60 * minutes
+        self._saved = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._saved > self._interval
+
+    def save(self, network: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+        if not self._run:
+            return
+        tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+        for name, parameter in network.named_parameters():
+            momentum = optimizer.state[parameter].get("momentum_buffer")
+            if momentum is not None:
+                tensors[f"momentum.{name}"] = momentum
+        self._run.save("checkpoint", tensors, {"step": step, "seconds": seconds, "images": self._images})
+        self._saved = time.monotonic()
+
+    def restore(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+        """Put back what was saved, if anything; returns the steps already done and the seconds they took."""
+        if not self._run:
+            return 0, 0.0
+        found = self._run.load("checkpoint")
+        if found is None:
+            self._run.rewind(0)
+            return 0, 0.0
+        tensors, about = found
+        if about.get("images", self._images) != self._images:
+            raise StoreError(
+                f"{self._run.folder}: the training images are not those this run began with. Restore them, or start "
+                f"anew with another --out."
+            )
+        load_state(network, of_prefix("network", tensors), f"the checkpoint in {self._run.folder}")
+        for name, parameter in network.named_parameters():
+            if f"momentum.{name}" in tensors:
+                # In the parameter's own memory layout, so that the arithmetic goes on exactly as it would have.
+                momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+                optimizer.state[parameter]["momentum_buffer"] = momentum
+        self._run.rewind(about["step"])
+        return int(about["step"]), float(about["seconds"])
+
+    def save_best(self, network: nn.Module, score: float, step: int) -> Best:
+        state = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        if self._run:
+            self._run.save("best", state, {"score": score, "step": step})
+        return Best(score, state)
+
+    def load_best(self) -> Best | None:
+        found = self._run.load("best") if self._run else None
+        return Best(found[1]["score"], found[0]) if found else None
