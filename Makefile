@@ -21,6 +21,7 @@ lint: .venv/test.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports
 
 bench: .venv/demo.stamp
 	.venv/bin/python benchmarks/speed.py $(if $(DATA),--data $(DATA))
