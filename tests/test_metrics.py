@@ -1,3 +1,6 @@
+"""Every metric against scikit-learn, scipy or a count by hand."""
+
+import doctest
 from itertools import pairwise
 
 import numpy as np
@@ -7,11 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
+from fscil import metrics
 from fscil.metrics import (
     accuracy,
     auroc,
     class_mean_accuracy,
     confusion_matrix,
+    failed_trainings,
     fpr_at_tpr,
     harmonic_accuracy,
     mean_and_interval,
@@ -187,3 +192,24 @@ def test_open_set_figures_need_both_kinds_of_image(judge):
         judge(np.empty(0), np.ones(2))
     with pytest.raises(ValueError, match="got 2 and 0"):
         judge(np.ones(2), np.empty(0))
+
+
+@pytest.mark.parametrize(
+    ("first_session", "base_classes", "expected"),
+    [
+        ([80.63, 78.07, 4.7], 60, [False, False, True]),  # chance is 1.67
+        ([80.63, 78.07, 5.1], 60, [False, False, False]),  # has learned something
+        ([2.0, 1.5, 1.7], 60, [False, False, False]),  # none has: there is nothing to compare with
+        ([12.0, 4.0], 60, [False, False]),
+        ([90.0, 17.0], 6, [False, True]),
+        ([90.0, 45.0], 6, [False, False]),
+        ([100.0, 50.0], 2, [False, False]),
+        ([1.0], 60, [False]),
+    ],
+)
+def test_a_training_that_failed_stays_at_chance_where_others_do_not(first_session, base_classes, expected):
+    assert failed_trainings([value / 100 for value in first_session], base_classes) == expected
+
+
+def test_the_examples_of_the_docstrings():
+    assert doctest.testmod(metrics) == (0, 2)

@@ -1,8 +1,13 @@
+"""Sessions are disjoint and complete; the few-shot samples are the published ones."""
+
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fscil import protocol as protocol_module
 from fscil.errors import ProtocolError
 from fscil.protocol import (
     CIFAR100,
@@ -244,3 +249,7 @@ def test_published_mini_imagenet_samples(shared, session):
         names = [name for folder, name in listed[place : place + 5] if folder == listed[place][0]]
         assert len(names) == 5
         assert np.argsort(names).tolist() == ranks
+
+
+def test_the_examples_of_the_docstrings():
+    assert doctest.testmod(protocol_module) == (0, 4)

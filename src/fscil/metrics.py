@@ -1,6 +1,6 @@
-"""How a few-shot class-incremental classifier is judged: pure functions of predictions and targets.
+"""Metrics of few-shot class-incremental learning: pure functions of predictions and targets.
 
-Accuracies are fractions. Class numbers are places by arrival, so the base classes are 0..base_classes-1.
+Accuracies are fractions. Classes are numbered by arrival, so the base classes are 0..base_classes-1.
 """
 
 import math
@@ -16,12 +16,32 @@ Floats: TypeAlias = NDArray[Any]
 
 
 def accuracy(predicted: Ints, target: Ints) -> float | None:
-    """Share of (n,) images whose prediction is right; undefined without images."""
+    """Fraction of (n,) images that are predicted correctly; None without images."""
     return float(np.mean(predicted == target)) if len(target) else None
 
 
 def harmonic_accuracy(base: float, novel: float) -> float:
-    """Equation 6 of the paper: high only where both are high; 0 when both are 0."""
+    """Harmonic mean of the accuracies on base and novel classes (equation 6 of the paper).
+
+    It is high only where both are high.
+
+    Parameters
+    ----------
+    base, novel
+        Accuracies on the test images of the base and of the novel classes, as fractions.
+
+    Returns
+    -------
+    float
+        The harmonic mean; 0 where both are 0.
+
+    Examples
+    --------
+    >>> round(harmonic_accuracy(0.8, 0.4), 3)
+    0.533
+    >>> harmonic_accuracy(1.0, 0.0)
+    0.0
+    """
     return 2 * base * novel / (base + novel) if base + novel > 0 else 0.0
 
 
@@ -43,7 +63,7 @@ def class_mean_accuracy(predicted: Ints, target: Ints) -> float | None:
 
 @dataclass(frozen=True)
 class Scores:
-    """One session's figures; novel and harmonic do not exist before the first new class."""
+    """The accuracies of one session; novel and harmonic are None before the first new class."""
 
     average: float  # over all test images of the classes seen so far: the papers' "class-wise average accuracy"
     base: float
@@ -53,7 +73,7 @@ class Scores:
 
 
 def session_scores(predicted: Ints, target: Ints, base_classes: int) -> Scores:
-    """The figures of one session from its (n,) predictions and targets."""
+    """The accuracies of one session from its (n,) predictions and targets."""
     old = target < base_classes
     average, base = accuracy(predicted, target), accuracy(predicted[old], target[old])
     class_mean = class_mean_accuracy(predicted, target)
@@ -65,14 +85,14 @@ def session_scores(predicted: Ints, target: Ints, base_classes: int) -> Scores:
 
 
 def auroc(known: Floats, unknown: Floats) -> float:
-    """Chance that a known image scores above an unknown one; equal scores count half. (n,) and (m,), high = known."""
+    """Probability that a known image scores above an unknown one; ties count half. (n,) and (m,), high = known."""
     return oscr(known, np.ones(len(known), bool), unknown)
 
 
 def oscr(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> float:
     """Area under correct classification rate over false-positive rate (Dhamija et al., 2018). (n,), (n,) and (m,).
 
-    That is the chance that a known image is classified correctly and scores above an unknown one.
+    That is the probability that a known image is classified correctly and scores above an unknown one.
     """
     _need_both(known, unknown)
     rising = np.sort(unknown)
@@ -81,7 +101,7 @@ def oscr(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> float:
 
 
 def fpr_at_tpr(known: Floats, unknown: Floats, tpr: float = 0.95) -> float:
-    """Share of unknown images accepted by the highest threshold that accepts at least this share of the known ones."""
+    """Fraction of unknown images accepted by the highest threshold that accepts at least `tpr` of the known ones."""
     _need_both(known, unknown)
     wanted = max(1, math.ceil(tpr * len(known) - 1e-9))  # 0.95 * 20 must be 19 whatever the rounding
     return float(np.mean(unknown >= np.sort(known)[-wanted]))
@@ -89,7 +109,7 @@ def fpr_at_tpr(known: Floats, unknown: Floats, tpr: float = 0.95) -> float:
 
 @dataclass(frozen=True)
 class OpenSet:
-    """How well one score tells known images from unknown ones."""
+    """How well one score separates known images from unknown ones."""
 
     auroc: float
     fpr95: float
@@ -97,7 +117,7 @@ class OpenSet:
 
 
 def open_set(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> OpenSet:
-    """The three figures of one score. (n,), (n,) and (m,), high = known."""
+    """The three metrics of one score. (n,), (n,) and (m,), high = known."""
     return OpenSet(auroc(known, unknown), fpr_at_tpr(known, unknown), oscr(known, correct, unknown))
 
 
@@ -107,7 +127,7 @@ def _need_both(known: Floats, unknown: Floats) -> None:
 
 
 def performance_drop(averages: Sequence[float]) -> float:
-    """PD: average accuracy of the first session less that of the last."""
+    """PD: average accuracy of the first session minus that of the last."""
     return averages[0] - averages[-1]
 
 
@@ -120,3 +140,12 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
 
     spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
     return mean, float(stdtrit(len(values) - 1, 0.975)) * spread
+
+
+def failed_trainings(first_session: Sequence[float], base_classes: int) -> list[bool]:
+    """Which of several trainings of one recipe, by their average accuracy in session 0, did not learn anything.
+
+    These are about as good as guessing (at most three times as good) and at most a fifth as good as the best one.
+    """
+    limit = min(3 / base_classes, max(first_session) / 5)
+    return [value <= limit for value in first_session]

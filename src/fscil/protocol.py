@@ -13,32 +13,81 @@ from numpy.typing import NDArray
 
 from fscil.errors import ProtocolError
 
-Draw: TypeAlias = Literal["published"] | int  # the literature's few-shot samples, or the seed of a draw
+Draw: TypeAlias = Literal["published"] | int  # the literature's few-shot samples, or the seed of a random choice
 
 
 def published_draw(n: int, shots: int) -> list[int]:
-    """Ranks, among the n training images of one class, of the samples all published results use.
+    """Which of a class's training images all published results use as its few-shot samples.
 
-    The rule behind the lists that circulate: numpy's legacy generator, seeded with 1 anew for every class. Fewer shots
-    are a prefix of more. The global random state is not touched.
+    The rule behind the published lists: numpy's legacy generator, seeded with 1 for every class. Fewer shots are a
+    prefix of more. The global random state is not touched.
+
+    Parameters
+    ----------
+    n
+        Number of training images of the class.
+    shots
+        Number of samples.
+
+    Returns
+    -------
+    list of int
+        Indices among the class's n images, in data set order.
+
+    Raises
+    ------
+    ProtocolError
+        Where there are fewer images than shots.
+
+    Examples
+    --------
+    >>> published_draw(500, 5)
+    [304, 340, 47, 67, 479]
     """
     if not 0 <= shots <= n:
         raise ProtocolError(f"cannot draw {shots} of {n} images.")
-    return [int(rank) for rank in np.random.RandomState(1).permutation(n)[:shots]]
+    return [int(index) for index in np.random.RandomState(1).permutation(n)[:shots]]
 
 
 def seeded_draw(n: int, shots: int, seed: int, place: int) -> list[int]:
-    """Ranks of a class's samples under a seed; each place by arrival has its own stream; fewer shots are a prefix."""
+    """Indices of a class's samples under a seed, independent between classes; fewer shots are a prefix of more.
+
+    place: the class's number by arrival.
+    """
     if not 0 <= shots <= n:
         raise ProtocolError(f"cannot draw {shots} of {n} images.")
-    return [int(rank) for rank in np.random.default_rng([seed, place]).permutation(n)[:shots]]
+    return [int(index) for index in np.random.default_rng([seed, place]).permutation(n)[:shots]]
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """base_classes classes first, then `sessions` times `way` new ones with `shots` images each.
+    """Which classes arrive in which session, and with how many images.
 
-    `order` lists class numbers by arrival; without it they come in their natural order.
+    Parameters
+    ----------
+    base_classes
+        Classes of session 0, which come with all their training images.
+    way
+        New classes per session.
+    sessions
+        Sessions after session 0.
+    shots
+        Training images per new class.
+    order
+        Class labels by arrival; by default 0, 1, 2, …
+
+    Raises
+    ------
+    ProtocolError
+        Where a class would arrive twice, or the order lists too few classes.
+
+    Examples
+    --------
+    >>> protocol = Protocol(base_classes=60, way=5, sessions=8)
+    >>> protocol.classes
+    100
+    >>> protocol.new(1)
+    (60, 61, 62, 63, 64)
     """
 
     base_classes: int
@@ -71,18 +120,18 @@ class Protocol:
 
     @property
     def classes(self) -> int:
-        """How many classes there are in the end."""
+        """Number of classes after the last session."""
         return self.base_classes + self.way * self.sessions
 
     def seen(self, session: int) -> tuple[int, ...]:
-        """Classes known after this session, by arrival; the place in this tuple is the class's number in a model."""
+        """Labels of the classes seen up to this session, by arrival; a class's index here is its number in a model."""
         if not 0 <= session <= self.sessions:
             raise ProtocolError(f"there is no session {session}: this protocol has sessions 0 to {self.sessions}.")
         known = self.base_classes + self.way * session
         return (self.order or tuple(range(known)))[:known]
 
     def new(self, session: int) -> tuple[int, ...]:
-        """Classes that arrive in this session."""
+        """Labels of the classes that arrive in this session."""
         return self.seen(session)[self.base_classes + self.way * (session - 1) :] if session else self.seen(0)
 
     def samples(self, labels: NDArray[Any], session: int, draw: Draw = "published") -> NDArray[np.int64]:
@@ -105,10 +154,10 @@ class Protocol:
                     f"Add images, ask for fewer shots or leave the class out."
                 )
             if draw == "published":
-                ranks = published_draw(len(members), self.shots)
+                indices = published_draw(len(members), self.shots)
             else:
-                ranks = seeded_draw(len(members), self.shots, draw, place)
-            drawn.append(members[ranks])
+                indices = seeded_draw(len(members), self.shots, draw, place)
+            drawn.append(members[indices])
         return np.concatenate(drawn)
 
     def with_shots(self, shots: int) -> "Protocol":
@@ -131,7 +180,7 @@ def fit_protocol(
     shots: int,
     order: Sequence[int] | None = None,
 ) -> Protocol:
-    """A protocol for this many classes; None is chosen: 60% base classes, as many sessions as there is room for."""
+    """A protocol for this many classes. None: 60% base classes, and as many sessions as the other classes allow."""
     base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
     if sessions is None and base < classes:
         way = min(way, classes - base)  # a few classes still make one session
