@@ -16,7 +16,7 @@ import uvicorn
 from PIL import Image
 
 from fscil.classifier import Classifier, StoredClassifier
-from fscil.classifier.encoder import Blueprint, Network
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.data.images import Resize
 from fscil.preprocess import Preprocess
 from fscil.serve.app import make_app
@@ -46,8 +46,8 @@ except FscilError as error:
 def tiny_classifier():
     """A small random network: it tells pictures apart, though it has learned nothing."""
     torch.manual_seed(0)
-    blueprint = Blueprint("resnet20", {"width": 4}, Resize(32), Preprocess(crop=32))
-    return Classifier(Network(blueprint, blueprint.build(), torch.device("cpu")))
+    config = EncoderConfig("resnet20", {"width": 4}, Resize(32), Preprocess(crop=32))
+    return Classifier(PhotoEncoder(config, config.build(), torch.device("cpu")))
 
 
 def photo(label, seed, size=64):
