@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from fscil.data import LOADERS, Dataset, Images, Resize, load, prepare
+from fscil.data import DATASETS, Dataset, Images, Resize, load, prepare
 from fscil.data.describe import describe
 from fscil.errors import DataError
 
@@ -40,10 +40,10 @@ def test_a_name_like_no_other_gets_the_list():
     with pytest.raises(DataError) as caught:
         load("xyzzy", "anywhere")
     assert "Did you mean" not in str(caught.value)
-    assert all(name in str(caught.value) for name in LOADERS)
+    assert all(name in str(caught.value) for name in DATASETS)
 
 
-@pytest.mark.parametrize("name", sorted(set(LOADERS) - {"glyphs"}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"glyphs"}))
 def test_only_glyphs_needs_no_root(name):
     with pytest.raises(DataError, match=f"{name}: where are its files"):
         load(name)

@@ -7,7 +7,9 @@ a single file by `register`, once `load_plugin` has imported it:
     mine = "my_package:MyMethod"
 """
 
+import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -80,10 +82,9 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def load_plugin(path: Path) -> None:
     """Import a file that registers something: `METHODS.register("mine")`. A file is imported once."""
-    name = f"fscil_plugin_{path.stem}"
     where = path.expanduser().resolve()
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(where):
+    name = f"fscil_plugin_{where.stem}_{hashlib.sha256(os.fsencode(where)).hexdigest()[:8]}"
+    if name in sys.modules:
         return
     specification = importlib.util.spec_from_file_location(name, where)
     if not where.is_file() or specification is None or specification.loader is None:
