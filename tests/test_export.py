@@ -17,7 +17,7 @@ from torch import nn
 import fscil
 from fscil import export
 from fscil.classifier import Classifier
-from fscil.classifier.encoder import Blueprint, Network
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.config import load_recipe
 from fscil.data.images import Resize
 from fscil.errors import ExportError, StoreError
@@ -26,6 +26,7 @@ from fscil.export import describe, export_onnx, gallery_beside, prepare
 from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES, Calibration, Evidence
 from fscil.preprocess import Preprocess
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 from helpers import NAMES, SMALL, picture
 
@@ -37,8 +38,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def classifier(backbone, name="tiny", options=None, resize=20, crop=16):
-    blueprint = Blueprint(name, options or {}, Resize(resize), Preprocess(crop))
-    return Classifier(Network(blueprint, backbone, torch.device("cpu")))
+    config = EncoderConfig(name, options or {}, Resize(resize), Preprocess(crop))
+    return Classifier(PhotoEncoder(config, backbone, torch.device("cpu")))
 
 
 def settled(backbone):
@@ -110,7 +111,7 @@ def test_a_run_on_small_images_comes_through(tmp_path):
     """Its data set is stored as it is, photos are not."""
     config = load_recipe("glyphs", [*SMALL, "train.epochs=0", "views.size=32", "protocol.base_classes=3"])
     run = Run.create(tmp_path / "run", config, {"data": None})
-    train(config, run, None, torch.device("cpu"), lambda text: None, True)
+    train(config, run, None, Context.on("cpu", quiet=True), lambda text: None)
     made = Classifier.from_run(tmp_path / "run", quiet=True)
     assert export_onnx(made, tmp_path / "some.onnx", [photo(1, 2, (400, 300))]).same_top1
 
@@ -275,8 +276,8 @@ def test_the_program_in_the_docs_needs_fifteen_lines_and_three_packages(tmp_path
 def test_the_program_in_the_docs_answers_as_the_model(tmp_path, exact):
     model = enrolled(tiny(), classes=5)
     if exact:
-        blueprint = Blueprint("tiny", {}, Resize((18, 24)), Preprocess(16))
-        model = enrolled(Classifier(Network(blueprint, model.backbone, torch.device("cpu"))), classes=5)
+        config = EncoderConfig("tiny", {}, Resize((18, 24)), Preprocess(16))
+        model = enrolled(Classifier(PhotoEncoder(config, model.backbone, torch.device("cpu"))), classes=5)
     seen = photo(2, 8)
     seen.save(tmp_path / "seen.png")
     ImageOps.expand(photo(7, 8), 30, "magenta").save(tmp_path / "strange.png")

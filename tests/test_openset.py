@@ -12,6 +12,7 @@ from fscil import openset
 from fscil.errors import ConfigError, DataError
 from fscil.metrics import auroc
 from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, leave_one_class_out, threshold_at
+from fscil.runtime import memory
 
 ORACLES = {
     "cosine": lambda row: row[0],
@@ -156,7 +157,7 @@ def test_leaving_out_is_what_rebuilding_the_gallery_gives(score, counts):
 def test_a_large_gallery_is_compared_in_parts(monkeypatch):
     features, labels = photos(9, [4] * 9)
     whole = leave_one_class_out(features, labels, "contrast")
-    monkeypatch.setattr(openset, "CELLS", 2 * 9)
+    monkeypatch.setattr(memory, "MAX_VALUES", 2 * 9)
     torch.testing.assert_close(leave_one_class_out(features, labels, "contrast"), whole)
 
 

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fscil.classifier import Classifier
-from fscil.classifier.encoder import Blueprint, Network
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.data.images import Resize
 from fscil.errors import StoreError
 from fscil.models import build_backbone
@@ -163,8 +163,8 @@ def test_pickled_it_goes_on_learning():
 def classifier():
     torch.manual_seed(0)
     options = {"stem": "cifar", "width": 2}
-    blueprint = Blueprint("resnet18", options, Resize(SIZE), Preprocess(SIZE))
-    return Classifier(Network(blueprint, build_backbone("resnet18", **options), torch.device("cpu")))
+    config = EncoderConfig("resnet18", options, Resize(SIZE), Preprocess(SIZE))
+    return Classifier(PhotoEncoder(config, build_backbone("resnet18", **options), torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")

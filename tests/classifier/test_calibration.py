@@ -77,7 +77,7 @@ def test_what_cannot_be_calibrated_with(classifier, fitted, images, tmp_path, fl
     with pytest.raises(ConfigError, match=r'no score named "luck".*cosine'):
         classifier.calibrate(flat, score="luck")
     with pytest.raises(DataError, match="no class is enrolled"):
-        Classifier(fitted[0].network).calibrate(flat)
+        Classifier(fitted[0].encoder).calibrate(flat)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_bytes(b"x")
     with pytest.raises(DataError, match="none of its 1 photos"):

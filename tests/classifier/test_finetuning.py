@@ -12,10 +12,11 @@ from fscil import Classifier
 from fscil.classifier.finetuning import CAUTION, at_most, largest_limit, make_plan
 from fscil.classifier.fitting import recipe
 from fscil.errors import StoreError
+from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from helpers import NAMES, SMALL_NETWORK, ctrl_c_at, part, write_images
 
-CPU = torch.device("cpu")
+CONTEXT = Context.on("cpu", quiet=True)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0.01, 1.2))
@@ -63,7 +64,7 @@ def test_the_plan_fits_into_the_minutes(epoch, seconds, minutes, epochs, limit):
     epoch(seconds)
     config = recipe(True, [*SMALL_NETWORK, "train.epochs=10"])
     base = part([10, 10, 10], 0)
-    plan = make_plan(config, base, minutes, CPU, True)
+    plan = make_plan(config, base, minutes, CONTEXT)
     assert (plan.config.train.epochs, plan.limit) == (epochs, limit)
     if minutes is not None:
         assert plan.seconds <= 60 * minutes * CAUTION

@@ -12,6 +12,7 @@ from fscil.config import load_recipe
 from fscil.errors import BadImageError, ConfigError, DataError, FscilWarning, StoreError
 from fscil.experiments.run import train
 from fscil.runtime.files import load_tensors
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 from helpers import NAMES, SMALL, SMALL_NETWORK, picture, write_images
 
@@ -126,7 +127,7 @@ def test_a_run_becomes_a_model(tmp_path):
     run = Run.create(tmp_path / "run", config, {"data": str(data)})
     with pytest.raises(StoreError, match="not finished"):
         Classifier.from_run(tmp_path / "run")
-    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    train(config, run, data, Context.on("cpu", quiet=True), lambda text: None)
     made = Classifier.from_run(tmp_path / "run", shots=3, quiet=True)
     assert [(info.name, info.photos, info.origin) for info in made.classes()] == [(n, 3, "base") for n in NAMES[:6]]
     weights = made.backbone.state_dict()
@@ -139,7 +140,7 @@ def test_a_run_becomes_a_model(tmp_path):
 def test_a_run_on_embedded_arrays_becomes_a_model(tmp_path):
     config = load_recipe("glyphs", [*SMALL, "train.epochs=0", "views.size=32", "protocol.base_classes=3"])
     run = Run.create(tmp_path / "run", config, {"data": None})
-    train(config, run, None, torch.device("cpu"), lambda text: None, True)
+    train(config, run, None, Context.on("cpu", quiet=True), lambda text: None)
     made = Classifier.from_run(tmp_path / "run", quiet=True)
     assert [info.photos for info in made.classes()] == [5, 5, 5]
     assert all(len(photo.thumbnail) > 300 for photo in made.gallery.photos(made.gallery.names[0]))
@@ -165,7 +166,7 @@ def test_features_of_a_folder_are_those_of_single_photos(fitted, tmp_path):
 def trained_run(folder, recipe, data, *settings):
     config = load_recipe(recipe, [*SMALL, "train.epochs=0", *settings])
     run = Run.create(folder, config, {"data": data and str(data)})
-    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    train(config, run, data, Context.on("cpu", quiet=True), lambda text: None)
     return folder
 
 
@@ -203,7 +204,7 @@ def test_a_class_of_a_run_is_forgotten_without_a_trace(tmp_path):
     data = write_images(tmp_path / "data", names=["xylophagous", *NAMES[1:]])
     config = load_recipe("folder", [*SMALL, "train.epochs=0", f"protocol.order={['xylophagous', *NAMES[1:]]}"])
     run = Run.create(tmp_path / "run", config, {"data": str(data)})
-    train(config, run, data, torch.device("cpu"), lambda text: None, True)
+    train(config, run, data, Context.on("cpu", quiet=True), lambda text: None)
     made = Classifier.from_run(tmp_path / "run", quiet=True)
     made.forget("xylophagous")
     made.save(tmp_path / "model")

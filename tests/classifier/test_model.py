@@ -30,7 +30,7 @@ def test_features_are_the_networks_answer_to_the_prepared_photo(classifier):
     with torch.no_grad():
         wanted = classifier.backbone(prepared)[0]
     found = classifier.features(array)
-    assert found.shape == (1, classifier.network.dim)
+    assert found.shape == (1, classifier.encoder.dim)
     torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-5)
     assert not found.requires_grad
 
@@ -46,7 +46,7 @@ def test_features_do_not_hang_on_the_company(classifier):
 
 
 def test_no_photos_no_features(classifier):
-    assert classifier.features([]).shape == (0, classifier.network.dim)
+    assert classifier.features([]).shape == (0, classifier.encoder.dim)
 
 
 def test_a_class_is_the_mean_of_its_photos(classifier):
@@ -60,9 +60,9 @@ def test_a_class_is_the_mean_of_its_photos(classifier):
 @settings(max_examples=10)
 @given(st.permutations(range(4)), st.integers(1, 3))
 def test_order_and_grouping_do_not_matter(fitted, order, cut):
-    once = Classifier(fitted[0].network)
+    once = Classifier(fitted[0].encoder)
     once.enroll("a", NEW)
-    twice = Classifier(fitted[0].network)
+    twice = Classifier(fitted[0].encoder)
     twice.enroll("a", [NEW[place] for place in order[:cut]])
     twice.enroll("a", [NEW[place] for place in order[cut:]])
     torch.testing.assert_close(once.gallery.prototypes, twice.gallery.prototypes, rtol=0, atol=1e-6)
@@ -127,7 +127,7 @@ def test_it_learns_a_new_class_on_the_spot(classifier):
 
 
 def test_with_one_class_and_with_none(fitted):
-    empty = Classifier(fitted[0].network)
+    empty = Classifier(fitted[0].encoder)
     assert empty.predict(NEW[:2], top=3) == [Prediction(None, 0.0, None, 0.0)] * 2
     empty.enroll("only", NEW[0])
     (found,) = empty.predict(NEW[1])
@@ -191,7 +191,7 @@ def threshold_photos(tmp_path):
 
 def test_saving_over_a_model(classifier, fitted, model):
     with pytest.raises(StoreError, match="already holds another model"):
-        Classifier(fitted[0].network).save(model)
+        Classifier(fitted[0].encoder).save(model)
     mine, yours = Classifier.load(model), Classifier.load(model)
     mine.enroll("new", NEW)
     mine.save(model)

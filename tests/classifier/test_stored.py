@@ -8,7 +8,7 @@ from PIL import Image
 
 from fscil import Classifier
 from fscil.classifier import StoredClassifier, stored
-from fscil.classifier.encoder import Network
+from fscil.classifier.encoder import PhotoEncoder
 from fscil.classifier.model_folder import ModelFolder
 from fscil.errors import ClassNameError, DataError, FscilWarning, StoreError, UnknownClassError
 from fscil.gallery import Photo
@@ -50,7 +50,7 @@ def test_prepared_photos_for_a_server(model):
 
 
 def test_what_cannot_be_learned_never_reaches_the_journal(model):
-    dim = Classifier.load(model).network.dim
+    dim = Classifier.load(model).encoder.dim
     with StoredClassifier.open(model) as mine:
         before = mine.folder.version()
         for name, photos, error in (
@@ -96,7 +96,7 @@ def test_news_of_others_come_with_refresh(model):
 
 def test_another_network_in_the_same_folder(model, fitted):
     with StoredClassifier.open(model) as mine:
-        other = Classifier(fitted[0].network)
+        other = Classifier(fitted[0].encoder)
         other.enroll("only", NEW)
         other.save(model, force=True)
         assert mine.refresh()
@@ -105,9 +105,9 @@ def test_another_network_in_the_same_folder(model, fitted):
 
 def retrained(classifier):
     """The same classes with a network of other weights."""
-    blueprint = classifier.network.blueprint
+    config = classifier.encoder.config
     torch.manual_seed(7)
-    other = Classifier(Network(blueprint, blueprint.build(), classifier.network.device))
+    other = Classifier(PhotoEncoder(config, config.build(), classifier.encoder.device))
     other.enroll("ant", NEW)
     return other
 
@@ -126,10 +126,10 @@ def test_features_of_one_network_never_join_those_of_another(model, act):
 
 def test_news_of_others_do_not_build_the_network_again(model):
     with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
-        network = mine.classifier.network
+        encoder = mine.classifier.encoder
         yours.forget("ant")
         assert mine.refresh()
-        assert mine.classifier.network is network
+        assert mine.classifier.encoder is encoder
         assert mine.enroll("new", NEW) == 4
 
 

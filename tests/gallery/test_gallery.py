@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from fscil.errors import ClassNameError, DataError, FscilError, StoreError, UnknownClassError
 from fscil.gallery import ClassInfo, Gallery, Photo, class_name
 from fscil.gallery import gallery as module
+from fscil.runtime import memory
 from fscil.runtime.files import load_tensors, save_tensors
 
 DIM = 5
@@ -102,7 +103,7 @@ def test_scores_and_nearest_as_scikit_learn_sees_them(count, classes, k, seed):
 def test_nearest_in_pieces(zoo, monkeypatch):
     features = torch.randn(10, DIM, generator=torch.Generator().manual_seed(1))
     whole = zoo.nearest(features, 2)
-    monkeypatch.setattr(module, "MOST_SCORES", 9)  # three rows at a time
+    monkeypatch.setattr(memory, "MAX_VALUES", 9)  # three rows at a time
     pieces = zoo.nearest(features, 2)
     torch.testing.assert_close(pieces[0], whole[0])
     assert torch.equal(pieces[1], whole[1])
@@ -258,7 +259,7 @@ def test_an_unknown_class_is_named_with_a_guess(zoo, monkeypatch):
         zoo.forget("giraffe")
     assert "Did you mean" not in str(caught.value)
     assert isinstance(caught.value, FscilError)
-    monkeypatch.setattr(module, "MOST_GUESSES", 3)
+    monkeypatch.setattr(module, "MAX_GUESSES", 3)
     with pytest.raises(UnknownClassError, match=r"enrolled\.$"):
         zoo.forget("red pnada")
 
