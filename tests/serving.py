@@ -1,10 +1,9 @@
-"""A real service on a tiny model, in a thread or in a process of its own, for the tests that talk to it."""
+"""A real service on a tiny model, in a thread or in a process of its own, for tests over HTTP."""
 
 import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,16 +11,15 @@ from contextlib import contextmanager
 
 import httpx
 import torch
-import uvicorn
 from PIL import Image
 
 from fscil.classifier import Classifier, StoredClassifier
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.data.images import Resize
 from fscil.preprocess import Preprocess
-from fscil.serve.app import make_app
 from fscil.serve.keys import Keys
 from fscil.serve.limits import Limits
+from fscil.serve.server import listen, make_server
 from fscil.serve.service import Service
 from helpers import picture
 
@@ -44,7 +42,7 @@ except FscilError as error:
 
 
 def tiny_classifier():
-    """A small random network: it tells pictures apart, though it has learned nothing."""
+    """A small random network: untrained, but different pictures have different features."""
     torch.manual_seed(0)
     config = EncoderConfig("resnet20", {"width": 4}, Resize(32), Preprocess(crop=32))
     return Classifier(PhotoEncoder(config, config.build(), torch.device("cpu")))
@@ -62,7 +60,7 @@ def form(*photos):
 
 
 class Server:
-    """`run` in a process of its own; `client` talks to it."""
+    """`run` in a process of its own, and an HTTP client of it."""
 
     def __init__(self, model, **options):
         self.process = subprocess.Popen(
@@ -79,7 +77,7 @@ class Server:
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def end(self, number=signal.SIGTERM):
-        """Send a signal and wait; returns the exit code and what it wrote as errors."""
+        """Send a signal and wait; returns the exit code and standard error."""
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -89,7 +87,7 @@ class Server:
 
 @contextmanager
 def process(model, **options):
-    """A service that ends well, or by the test's own hand."""
+    """A service that exits with status 0, or was killed by the test."""
     server = Server(model, **options)
     try:
         yield server
@@ -102,10 +100,9 @@ def process(model, **options):
 @contextmanager
 def served(model, keys=None):
     """The service in a thread of this process, which is quicker to start; yields its client."""
-    with StoredClassifier.open(model, serving=True) as stored, socket.create_server(("127.0.0.1", 0)) as listener:
+    with StoredClassifier.open(model, serving=True) as stored, listen("127.0.0.1", 0) as listener:
         service = Service(stored, Limits())
-        app = make_app(service, Keys.load(keys) if keys else None, lambda: server.should_exit)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        server = make_server(service, Keys.load(keys) if keys else None)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -119,5 +116,5 @@ def served(model, keys=None):
 
 def write_keys(folder):
     path = folder / "keys.txt"
-    path.write_text(f"# who may what\nread {READ}\n\nenroll {ENROLL}\n")
+    path.write_text(f"# a comment\nread {READ}\n\nenroll {ENROLL}\n")
     return path

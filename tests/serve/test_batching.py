@@ -1,4 +1,4 @@
-"""The batcher: every item gets its own result, batches are as large as the queue, and closing finishes the work."""
+"""The batcher: every item gets its own result, a batch is what is queued, and close() finishes the work."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,16 +8,16 @@ import pytest
 from fscil.serve.batching import Batcher
 
 
-def test_everyone_gets_their_own_result():
-    batcher = Batcher(lambda items: [item * item for item in items], largest=7)
+def test_every_item_gets_its_own_result():
+    batcher = Batcher(lambda items: [item * item for item in items], max_batch_size=7)
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda item: batcher.submit(item).result(), range(500)))
     batcher.close()
     assert found == [item * item for item in range(500)]
 
 
-class Held:
-    """Work that waits in its first batch until it is let go, and remembers the batches."""
+class BlockedFunction:
+    """Waits in its first batch until `go` is set, and records the batches."""
 
     def __init__(self):
         self.begun, self.go, self.batches = threading.Event(), threading.Event(), []
@@ -29,9 +29,9 @@ class Held:
         return items
 
 
-def test_what_queues_up_meanwhile_is_the_next_batch():
-    work = Held()
-    batcher = Batcher(work, largest=4)
+def test_what_is_queued_while_a_batch_runs_is_the_next_batch():
+    work = BlockedFunction()
+    batcher = Batcher(work, max_batch_size=4)
     futures = [batcher.submit(0)]
     assert work.begun.wait(30)
     futures += [batcher.submit(item) for item in range(1, 10)]
@@ -41,13 +41,13 @@ def test_what_queues_up_meanwhile_is_the_next_batch():
     assert work.batches == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9]]
 
 
-def test_an_error_reaches_those_of_its_batch_and_the_next_batch_goes_on():
+def test_an_error_is_raised_for_its_batch_only():
     def work(items):
         if "bad" in items:
             raise ValueError("cannot do it")
         return items
 
-    batcher = Batcher(work, largest=1)
+    batcher = Batcher(work, max_batch_size=1)
     bad, good = batcher.submit("bad"), batcher.submit("good")
     with pytest.raises(ValueError, match="cannot do it"):
         bad.result(30)
@@ -55,16 +55,16 @@ def test_an_error_reaches_those_of_its_batch_and_the_next_batch_goes_on():
     batcher.close()
 
 
-def test_too_few_results_are_an_error_not_a_wait_for_ever():
-    batcher = Batcher(lambda items: [], largest=4)
+def test_too_few_results_are_an_error_instead_of_a_deadlock():
+    batcher = Batcher(lambda items: [], max_batch_size=4)
     with pytest.raises(ValueError, match="shorter"):
         batcher.submit(1).result(30)
     batcher.close()
 
 
-def test_what_was_cancelled_in_the_queue_is_not_worked_on():
-    work = Held()
-    batcher = Batcher(work, largest=4)
+def test_cancelled_items_are_left_out():
+    work = BlockedFunction()
+    batcher = Batcher(work, max_batch_size=4)
     first, second, third = batcher.submit(1), None, None
     assert work.begun.wait(30)
     second, third = batcher.submit(2), batcher.submit(3)
@@ -75,9 +75,9 @@ def test_what_was_cancelled_in_the_queue_is_not_worked_on():
     assert work.batches == [[1], [3]]
 
 
-def test_closing_finishes_what_is_queued_and_takes_no_more():
-    work = Held()
-    batcher = Batcher(work, largest=2)
+def test_close_finishes_what_is_queued_and_accepts_no_more():
+    work = BlockedFunction()
+    batcher = Batcher(work, max_batch_size=2)
     futures = [batcher.submit(item) for item in range(5)]
     assert work.begun.wait(30)
     closing = threading.Thread(target=batcher.close)

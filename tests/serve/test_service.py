@@ -1,4 +1,4 @@
-"""The service over real sockets: what it answers agrees with the classifier, and enrolments are counted once."""
+"""The HTTP API over real sockets: predictions agree with the classifier, and a photo is enrolled once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +12,7 @@ from serving import form, photo, served, tiny_classifier
 NAMES = ["red panda", "鹿", "a/b", "50% off?", "x#y&z=1", "thumbnail", "a/thumbnail", "Ünïcödé", "🦊", "x/", "a+b"]
 
 
-def address(name):
+def class_url(name):
     return f"/classes/{quote(name, safe='')}"
 
 
@@ -20,7 +20,7 @@ def address(name):
 def fresh(client):
     """The shared service without any class."""
     for known in client.get("/classes").json()["classes"]:
-        assert client.delete(address(known["name"])).status_code == 200
+        assert client.delete(class_url(known["name"])).status_code == 200
     return client
 
 
@@ -36,12 +36,12 @@ def test_nothing_enrolled(fresh):
     assert fresh.get("/classes").json() == {"classes": [], "total": 0, "calibrated": False, "may_enroll": True}
 
 
-def test_answers_are_those_of_the_classifier(fresh):
+def test_predictions_are_those_of_the_classifier(fresh):
     classifier = tiny_classifier()
     for label in range(5):
         shots = [photo(label, seed) for seed in range(3)]
         classifier.enroll(f"class {label}", shots)
-        answer = fresh.post(address(f"class {label}"), files=form(*shots))
+        answer = fresh.post(class_url(f"class {label}"), files=form(*shots))
         assert answer.json() == {"name": f"class {label}", "added": 3, "photos": 3}
     asked = [photo(label, 10 + label) for label in range(5)]
     found = fresh.post("/predict?top=3", files=form(*asked)).json()["predictions"]
@@ -58,7 +58,7 @@ def test_answers_are_those_of_the_classifier(fresh):
 
 
 @pytest.mark.parametrize("kind", ["image/png", "application/octet-stream", "IMAGE/PNG; charset=x"])
-def test_a_photo_as_the_body_is_the_same_question(fresh, kind):
+def test_a_photo_as_the_body_gives_the_same_prediction(fresh, kind):
     fresh.post("/classes/one", files=form(photo(1, 0)))
     raw = fresh.post("/predict", content=photo(1, 1), headers={"content-type": kind}).json()["predictions"]
     (sent,) = fresh.post("/predict", files=form(photo(1, 1))).json()["predictions"]
@@ -72,8 +72,8 @@ def test_a_photo_counts_once_in_its_class(fresh):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_any_kind(fresh, name):
-    answer = fresh.post(address(name), files=form(photo(2, 0)))
+def test_names_with_any_characters(fresh, name):
+    answer = fresh.post(class_url(name), files=form(photo(2, 0)))
     assert answer.json()["name"] == name
     (known,) = fresh.get("/classes").json()["classes"]
     assert known["name"] == name
@@ -83,20 +83,20 @@ def test_names_of_any_kind(fresh, name):
     assert picture.content[:2] == b"\xff\xd8"
     (found,) = fresh.post("/predict", files=form(photo(2, 1))).json()["predictions"]
     assert found["label"] == name
-    assert fresh.delete(address(name)).json() == {"forgotten": name}
+    assert fresh.delete(class_url(name)).json() == {"forgotten": name}
     assert fresh.get("/classes").json()["total"] == 0
     assert fresh.get("/" + known["thumbnail"]).status_code == 404
 
 
-def test_equal_names_in_other_letters_are_one_class(fresh):
-    fresh.post(address("e\N{COMBINING ACUTE ACCENT}"), files=form(photo(2, 0)))
-    assert fresh.post(address("\N{LATIN SMALL LETTER E WITH ACUTE}"), files=form(photo(2, 1))).json()["photos"] == 2
+def test_equivalent_unicode_names_are_one_class(fresh):
+    fresh.post(class_url("e\N{COMBINING ACUTE ACCENT}"), files=form(photo(2, 0)))
+    assert fresh.post(class_url("\N{LATIN SMALL LETTER E WITH ACUTE}"), files=form(photo(2, 1))).json()["photos"] == 2
 
 
-def test_the_list_in_pieces_and_by_search(fresh):
+def test_the_list_with_limit_offset_and_search(fresh):
     names = [f"Bird {number}" for number in range(5)] + ["fish"]
     for number, name in enumerate(names):
-        fresh.post(address(name), files=form(photo(number, 0)))
+        fresh.post(class_url(name), files=form(photo(number, 0)))
 
     def listed(**query):
         found = fresh.get("/classes", params=query).json()
@@ -116,7 +116,7 @@ def test_each_photo_has_its_thumbnail(fresh):
     assert fresh.get("/classes/two/thumbnail?photo=2").status_code == 404
 
 
-def test_a_class_without_a_picture_is_listed_without_one(model):
+def test_a_class_without_a_thumbnail(model):
     with StoredClassifier.open(model) as stored:
         (found,) = stored.classifier.photos([photo(1, 0)])
         stored.enroll_prepared("unseen", [replace(found, thumbnail=b"")])
@@ -126,9 +126,9 @@ def test_a_class_without_a_picture_is_listed_without_one(model):
         assert client.get("/classes/unseen/thumbnail").status_code == 404
 
 
-def test_many_ask_at_once_and_each_gets_their_answer(fresh):
+def test_concurrent_predictions(fresh):
     for label in range(6):
-        fresh.post(address(str(label)), files=form(photo(label, 0)))
+        fresh.post(class_url(str(label)), files=form(photo(label, 0)))
     asked = [(label, seed) for label in range(6) for seed in range(8)]
     alone = [fresh.post("/predict", files=form(photo(*each))).json() for each in asked]
     with ThreadPoolExecutor(16) as pool:
@@ -139,7 +139,7 @@ def test_many_ask_at_once_and_each_gets_their_answer(fresh):
         assert mine["score"] == pytest.approx(right["score"], abs=1e-5)
 
 
-def test_many_enroll_at_once_and_nothing_is_lost(model):
+def test_concurrent_enrollments(model):
     jobs = [(f"class {number % 4}", photo(number % 4, number)) for number in range(32)]
     with served(model) as client, ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda job: client.post(f"/classes/{job[0]}", files=form(job[1])), jobs))
@@ -156,7 +156,7 @@ def test_many_enroll_at_once_and_nothing_is_lost(model):
     assert found["score"] == pytest.approx(right.score, abs=1e-5)
 
 
-def test_unknown_once_there_is_a_threshold(model, tmp_path):
+def test_unknown_after_calibration(model, tmp_path):
     others = tmp_path / "others"
     others.mkdir()
     for seed in range(8):
@@ -172,27 +172,27 @@ def test_unknown_once_there_is_a_threshold(model, tmp_path):
     assert other["ranking"][0]["label"] == "one"
 
 
-def test_metrics_count_what_happened(fresh):
-    def figure(name):
+def test_metrics(fresh):
+    def value(name):
         lines = fresh.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     predicted = 'fscil_requests_total{method="POST",route="/predict",status="200"}'
     refused = 'fscil_requests_total{method="POST",route="/predict",status="415"}'
-    before = [figure(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    before = [value(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
     fresh.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
     fresh.post("/predict", files=form(b"no photo"))
     fresh.post("/classes/one", files=form(photo(0, 0)))
     fresh.request("NONSENSE", "/predict")
-    after = [figure(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    after = [value(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
     assert [new - old for new, old in zip(after, before, strict=True)][:3] == [1, 1, 4]
     assert after[3] > before[3]
-    assert figure("fscil_classes ") == 1
-    assert figure("fscil_in_flight ") == 0
+    assert value("fscil_classes ") == 1
+    assert value("fscil_in_flight ") == 0
     assert "NONSENSE" not in fresh.get("/metrics").text
 
 
-def test_the_description_has_every_route_with_examples(client):
+def test_openapi_has_every_route_with_examples(client):
     described = client.get("/openapi.json").json()
     routes = {(path, method) for path, methods in described["paths"].items() for method in methods}
     assert routes == {

@@ -1,4 +1,4 @@
-"""The routes: what can be asked over HTTP, and how it is described."""
+"""The routes of the HTTP API and the page, with their OpenAPI descriptions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from fscil import __version__
+from fscil.classifier import Prediction
 from fscil.errors import ClassNameError, DataError, UnknownClassError
-from fscil.gallery import ClassInfo
-from fscil.serve.auth import Guard
+from fscil.serve.auth import Authenticator
 from fscil.serve.keys import Keys
-from fscil.serve.middleware import Gate, problem
+from fscil.serve.middleware import ServiceMiddleware, error_response
 from fscil.serve.schemas import (
     Enrolled,
     Forgotten,
@@ -28,7 +28,7 @@ from fscil.serve.schemas import (
     Problem,
     Ranked,
 )
-from fscil.serve.service import Service
+from fscil.serve.service import ListedClass, Service
 from fscil.serve.uploads import uploads
 
 PAGE = Path(__file__).parent / "page"
@@ -38,61 +38,61 @@ PAGE_FILES = {
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-OPEN_PATHS = frozenset({*PAGE_FILES, "/health", "/openapi.json"})
-ABOUT = """Names what a photo shows, or says that it is unknown; learns a new class from one to five photos.
+PUBLIC_PATHS = frozenset({*PAGE_FILES, "/health", "/openapi.json"})
+DESCRIPTION = """Predicts the class of a photo, or that it is unknown; learns a new class from one to five photos.
 
-Where the service was started with a key file, send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. A read key
-may predict and list, an enroll key may also enroll and forget. Every refusal is JSON: `{"error": "…"}`."""
+If the service was started with a key file, send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. A read key
+allows prediction and listing, an enroll key also enrollment and forgetting. Every error is JSON: `{"error": "…"}`."""
 
 PHOTOS = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 FORM = {"multipart/form-data": {"schema": {"type": "object", "required": ["files"], "properties": {"files": PHOTOS}}}}
 ONE_PHOTO = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("image/jpeg", "image/png")}
-REFUSALS = {
-    401: "A key is needed, or this one is not known.",
-    403: "The key may not do this, or the request comes from another site.",
-    408: "The photos stopped coming.",
+REQUEST_BODY = {"requestBody": {"required": True, "content": {**FORM, **ONE_PHOTO}}}
+
+ERRORS = {
+    401: "The key is missing or not valid.",
+    403: "The key does not allow this, or the request comes from another site.",
+    408: "Read timeout of the request body.",
     413: "Too many bytes, photos or pixels.",
-    415: "Not a photo in a format that is read here.",
-    422: "A photo that is damaged, none at all, or a name or number that cannot be.",
-    429: "Too many requests at once; try again after Retry-After seconds.",
-    503: "Too many photos are waiting, or the service is shutting down; try again after Retry-After seconds.",
+    415: "Not an image, or not in a supported format.",
+    422: "A corrupt photo, no photo, or an invalid name or number.",
+    429: "Too many concurrent requests; try again after Retry-After seconds.",
+    503: "The queue of photos is full, or the service is shutting down; try again after Retry-After seconds.",
 }
+UPLOAD_ERRORS = (401, 403, 408, 413, 415, 422, 429, 503)
 
 
-def refusals(*statuses: int, **others: str) -> dict[int | str, dict[str, Any]]:
-    texts = {**{str(status): REFUSALS[status] for status in statuses}, **others}
+def error_responses(*statuses: int, **others: str) -> dict[int | str, dict[str, Any]]:
+    texts = {**{str(status): ERRORS[status] for status in statuses}, **others}
     return {status: {"model": Problem, "description": text} for status, text in texts.items()}
 
 
-UPLOADING = (401, 403, 408, 413, 415, 422, 429, 503)
-
-
 def may_enroll(request: Request) -> bool:
-    return bool(request.state.right == "enroll")
+    return bool(request.state.permission == "enroll")
 
 
-def must_enroll(request: Request) -> None:
+def require_enroll(request: Request) -> None:
     if not may_enroll(request):
-        raise HTTPException(403, "This key may read, but not enroll or forget.")
+        raise HTTPException(403, "This is a read key: it allows neither enrollment nor forgetting.")
 
 
 def decoded_name(name: str) -> str:
-    """A class name as it stood in the address; whether a class can be called so is for the gallery to say."""
+    """The class name of a URL; whether it is a valid one is decided by the gallery."""
     if "\N{REPLACEMENT CHARACTER}" in name:
-        raise HTTPException(422, "The name in the address is not percent-encoded UTF-8.")
+        raise HTTPException(422, "The name in the URL is not percent-encoded UTF-8.")
     return name
 
 
 NameInPath = Annotated[str, Depends(decoded_name)]
 
 
-def make_app(service: Service, keys: Keys | None, closing: Callable[[], bool]) -> FastAPI:
-    """The application; `closing` tells whether it has been asked to stop."""
+def make_app(service: Service, keys: Keys | None, is_shutting_down: Callable[[], bool]) -> FastAPI:
+    """The application. Once `is_shutting_down` returns True, it rejects requests with 503."""
     app = FastAPI(
         title="fscil",
         version=__version__,
-        description=ABOUT,
-        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
+        description=DESCRIPTION,
+        docs_url=None,  # FastAPI's own pages load scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[
@@ -101,23 +101,27 @@ def make_app(service: Service, keys: Keys | None, closing: Callable[[], bool]) -
         ],
     )
     app.add_middleware(
-        Gate,
-        guard=Guard(keys, OPEN_PATHS),
+        ServiceMiddleware,
+        authenticator=Authenticator(keys, PUBLIC_PATHS),
         limits=service.limits,
-        slots=service.requests,
-        telemetry=service.telemetry,
-        closing=closing,
+        concurrent_requests=service.concurrent_requests,
+        metrics=service.metrics,
+        is_shutting_down=is_shutting_down,
     )
-    _explain_errors(app)
+    _add_error_handlers(app)
     _add_page(app)
-    _add_watching(app, service)
+    _add_monitoring(app, service)
     _add_classes(app, service)
+    _add_predict(app, service)
+    return app
 
+
+def _add_predict(app: FastAPI, service: Service) -> None:
     @app.post(
         "/predict",
-        summary="What a photo shows",
-        responses=refusals(*UPLOADING),
-        openapi_extra={"requestBody": {"required": True, "content": {**FORM, **ONE_PHOTO}}},
+        summary="Predict the classes of photos",
+        responses=error_responses(*UPLOAD_ERRORS),
+        openapi_extra=REQUEST_BODY,
     )
     async def predict(
         request: Request,
@@ -127,55 +131,43 @@ def make_app(service: Service, keys: Keys | None, closing: Callable[[], bool]) -
         async with uploads(request, service.limits) as files:
             found = await service.predict(files, top)
         return Predictions(
-            predictions=[
-                Predicted(
-                    file=file.name,
-                    label=each.label,
-                    score=each.score,
-                    runner_up=each.runner_up,
-                    margin=each.margin,
-                    ranking=[Ranked(label=label, score=score) for label, score in each.ranking],
-                )
-                for file, each in zip(files, found, strict=True)
-            ]
+            predictions=[_predicted(file.name, prediction) for file, prediction in zip(files, found, strict=True)]
         )
-
-    return app
 
 
 def _add_classes(app: FastAPI, service: Service) -> None:
     @app.post(
         "/classes/{name:path}",
-        summary="Enroll: learn a class, or learn it better",
-        responses=refusals(*UPLOADING),
-        openapi_extra={"requestBody": {"required": True, "content": {**FORM, **ONE_PHOTO}}},
-        dependencies=[Depends(must_enroll)],
+        summary="Enroll a class, or add photos to it",
+        responses=error_responses(*UPLOAD_ERRORS),
+        openapi_extra=REQUEST_BODY,
+        dependencies=[Depends(require_enroll)],
     )
     async def enroll(request: Request, name: NameInPath) -> Enrolled:
-        """All photos or none. When the answer comes, they are on disk. A photo the class has already counts once."""
+        """All photos are added or none, and are on disk before the response. One the class already has is ignored."""
         async with uploads(request, service.limits) as files:
             added, info = await service.enroll(name, files)
         return Enrolled(name=info.name, added=added, photos=info.photos)
 
     @app.delete(
         "/classes/{name:path}",
-        summary="Forget a class and every trace of its photos",
-        responses=refusals(401, 403, 422, 429, 503, **{"404": "There is no such class."}),
-        dependencies=[Depends(must_enroll)],
+        summary="Forget a class: delete the features, thumbnails and hashes of its photos",
+        responses=error_responses(401, 403, 422, 429, 503, **{"404": "There is no such class."}),
+        dependencies=[Depends(require_enroll)],
     )
     async def forget(name: NameInPath) -> Forgotten:
         return Forgotten(forgotten=await service.forget(name))
 
-    @app.get("/classes", summary="What it knows", responses=refusals(401, 403, 422, 503))
+    @app.get("/classes", summary="List the classes", responses=error_responses(401, 403, 422, 503))
     async def classes(
         request: Request,
-        search: Annotated[str, Query(description="Only names that contain this.")] = "",
+        search: Annotated[str, Query(description="Only names that contain this text.")] = "",
         offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int | None, Query(ge=1, description="At most so many; all without it.")] = None,
+        limit: Annotated[int | None, Query(ge=1, description="Maximum number of classes; without it, all.")] = None,
     ) -> KnownClasses:
         page, total = await service.classes(search, offset, limit)
         return KnownClasses(
-            classes=[_known(info, pictured) for info, pictured in page],
+            classes=[_known_class(listed) for listed in page],
             total=total,
             calibrated=service.calibrated,
             may_enroll=may_enroll(request),
@@ -183,11 +175,11 @@ def _add_classes(app: FastAPI, service: Service) -> None:
 
     @app.get(
         "/classes/{name:path}/thumbnail",
-        summary="A small picture of a class",
+        summary="Thumbnail of a photo of a class",
         response_class=Response,
         responses={
             200: {"content": {"image/jpeg": {}}, "description": "A JPEG of at most 96 pixels."},
-            **refusals(401, 403, 422, 503, **{"404": "There is no such class, or no such photo of it."}),
+            **error_responses(401, 403, 422, 503, **{"404": "There is no such class, or no such photo of it."}),
         },
     )
     async def thumbnail(
@@ -196,48 +188,61 @@ def _add_classes(app: FastAPI, service: Service) -> None:
         return Response(await service.thumbnail(name, photo), media_type="image/jpeg")
 
 
-def _add_watching(app: FastAPI, service: Service) -> None:
-    @app.get("/health", summary="A sign of life", responses=refusals(503))
+def _add_monitoring(app: FastAPI, service: Service) -> None:
+    @app.get("/health", summary="Health check", responses=error_responses(503))
     async def health() -> Health:
         return Health(status="ok", version=__version__)
 
-    @app.get("/metrics", summary="Figures for Prometheus", response_class=Response, responses=refusals(401, 403))
+    @app.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=error_responses(401, 403))
     async def metrics() -> Response:
-        return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_page(app: FastAPI) -> None:
-    def add(path: str, file: str, kind: str) -> None:
+    def add(path: str, file: str, media_type: str) -> None:
         content = (PAGE / file).read_bytes()
         headers = {"Cache-Control": "no-cache"}
 
         @app.get(path, include_in_schema=False)
         async def page_file() -> Response:
-            return Response(content, media_type=kind, headers=headers)
+            return Response(content, media_type=media_type, headers=headers)
 
-    for path, (file, kind) in PAGE_FILES.items():
-        add(path, file, kind)
+    for path, (file, media_type) in PAGE_FILES.items():
+        add(path, file, media_type)
 
 
-def _explain_errors(app: FastAPI) -> None:
-    async def refused(request: Request, error: Exception) -> JSONResponse:
+def _add_error_handlers(app: FastAPI) -> None:
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail), dict(error.headers) if error.headers else None)
+        return error_response(error)
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
+    async def validation_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return problem(422, "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()))
+        message = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+        return error_response(HTTPException(422, message))
 
-    async def impossible(request: Request, error: Exception) -> JSONResponse:
-        return problem(404 if isinstance(error, UnknownClassError) else 422, str(error))
+    async def data_error(request: Request, error: Exception) -> JSONResponse:
+        return error_response(HTTPException(404 if isinstance(error, UnknownClassError) else 422, str(error)))
 
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
     for kind in (UnknownClassError, ClassNameError, DataError):
-        app.add_exception_handler(kind, impossible)
+        app.add_exception_handler(kind, data_error)
 
 
-def _known(info: ClassInfo, pictured: bool) -> KnownClass:
+def _predicted(file: str, prediction: Prediction) -> Predicted:
+    return Predicted(
+        file=file,
+        label=prediction.label,
+        score=prediction.score,
+        runner_up=prediction.runner_up,
+        margin=prediction.margin,
+        ranking=[Ranked(label=label, score=score) for label, score in prediction.ranking],
+    )
+
+
+def _known_class(listed: ListedClass) -> KnownClass:
+    info = listed.info
     return KnownClass(
         name=info.name,
         photos=info.photos,
@@ -245,5 +250,5 @@ def _known(info: ClassInfo, pictured: bool) -> KnownClass:
         added=info.added,
         changed=info.changed,
         sources=list(info.sources),
-        thumbnail=f"classes/{quote(info.name, safe='')}/thumbnail" if pictured else None,
+        thumbnail=f"classes/{quote(info.name, safe='')}/thumbnail" if listed.has_thumbnail else None,
     )

@@ -1,7 +1,7 @@
-"""Who gets in: a key where keys are asked for; without keys only this machine's own programs and pages.
+"""Authentication: by API key, or, without a key file, by whether the request comes from this machine.
 
-A page of another site, open in a browser on this machine, can send requests to a loopback address too. It betrays
-itself: its Origin is not ours, and after DNS rebinding the Host is its own name.
+A page of another site, open in a browser on this machine, can send requests to a loopback address too. Two headers
+show it: its Origin is another one (cross-site request forgery), and after DNS rebinding the Host is that site's name.
 """
 
 import ipaddress
@@ -9,35 +9,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fscil.serve.keys import Keys, Right
+from starlette.exceptions import HTTPException
 
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+from fscil.serve.keys import Keys, Permission
 
-
-@dataclass(frozen=True)
-class Refusal:
-    status: int
-    message: str
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # as RFC 9110 defines them: they change nothing
 
 
 @dataclass(frozen=True)
-class Guard:
-    keys: Keys | None
-    open_paths: frozenset[str]  # what needs no key: the page that asks for one, and the sign of life
+class Authenticator:
+    keys: Keys | None  # None: local requests may do everything, others nothing
+    public_paths: frozenset[str]  # need no key
 
-    def judge(self, method: str, path: str, headers: Mapping[str, str]) -> Right | Refusal:
-        """What the sender of this request may do, or why it is turned away."""
+    def authenticate(self, method: str, path: str, headers: Mapping[str, str]) -> Permission:
+        """What the request may do. Raises HTTPException: 401 without a valid key, 403 if it is not local."""
         if self.keys is None:
-            return _from_here(method, headers)
-        if path in self.open_paths:
+            _require_local(method, headers)
+            return "enroll"
+        if path in self.public_paths:
             return "read"
-        key = _presented(headers)
+        key = _key_of(headers)
         if key is None:
-            return Refusal(401, "A key is needed: send it as Authorization: Bearer KEY or as X-API-Key: KEY.")
-        right = self.keys.right(key)
-        if right is None:
-            return Refusal(401, "This key is not known here.")
-        return right
+            raise _unauthorized("A key is required: send it as Authorization: Bearer KEY or as X-API-Key: KEY.")
+        permission = self.keys.permission(key)
+        if permission is None:
+            raise _unauthorized("This key is not valid.")
+        return permission
 
 
 def is_loopback(host: str) -> bool:
@@ -50,25 +47,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _presented(headers: Mapping[str, str]) -> bytes | None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    found = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
-    return found.encode("latin-1") if found else None
+def _unauthorized(message: str) -> HTTPException:
+    return HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
 
-def _from_here(method: str, headers: Mapping[str, str]) -> Right | Refusal:
+def _key_of(headers: Mapping[str, str]) -> bytes | None:
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    key = credentials.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+    return key.encode("latin-1") if key else None
+
+
+def _require_local(method: str, headers: Mapping[str, str]) -> None:
     host = headers.get("host", "")
-    if not is_loopback(urlsplit(f"//{host}").hostname or "" if _well_formed(host) else ""):
-        return Refusal(403, "Without keys this service answers only under a loopback name such as localhost.")
+    if not is_loopback(_host_name(host)):
+        raise HTTPException(403, "Without a key file the Host must be a loopback name such as localhost.")
     origin = headers.get("origin")
-    if method not in READING and origin is not None and origin != f"http://{host}":
-        return Refusal(403, "Without keys this service takes no requests from pages of other sites.")
-    return "enroll"
+    if method not in SAFE_METHODS and origin is not None and origin != f"http://{host}":
+        raise HTTPException(403, "Without a key file, requests from pages of other sites are rejected.")
 
 
-def _well_formed(host: str) -> bool:
+def _host_name(host: str) -> str:
+    """A Host header without its port; empty if it is malformed."""
+    if set(host) & set("/?#@\\ "):
+        return ""
     try:
-        urlsplit(f"//{host}").port  # noqa: B018  (it raises where the port is no number)
+        parts = urlsplit(f"//{host}")
+        parts.port  # noqa: B018  (raises if the port is not a number)
     except ValueError:
-        return False
-    return not set(host) & set("/?#@\\ ")
+        return ""
+    return parts.hostname or ""

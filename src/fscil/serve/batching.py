@@ -1,6 +1,6 @@
-"""Concurrent requests share the network's time: one thread takes whatever has queued up, as one batch.
+"""Dynamic batching: one thread runs everything that is queued as one batch, so that concurrent requests share it.
 
-No timer holds a photo back: alone it goes through alone, and while a batch is at work the next one gathers.
+There is no timer: a photo that is alone is run at once, and what arrives while a batch runs forms the next one.
 """
 
 import threading
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Calls work(items) -> results, in one thread, with at most `largest` items at a time."""
+    """Calls function(items) -> results in one thread, with at most `max_batch_size` items at a time."""
 
-    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], largest: int) -> None:
-        self._work, self._largest = work, largest
+    def __init__(self, function: Callable[[list[Item]], Sequence[Result]], max_batch_size: int) -> None:
+        self._function, self._max_batch_size = function, max_batch_size
         self._queue: deque[tuple[Item, Future[Result]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -34,29 +34,29 @@ class Batcher(Generic[Item, Result]):
         return future
 
     def close(self) -> None:
-        """Finish what is queued, and take no more."""
+        """Finish what is queued, and accept no more."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
-        while batch := self._next():
-            # A request that was given up needs no answer; from here on it cannot be cancelled.
-            live = [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
-            if not live:
+        while batch := self._next_batch():
+            # Without the cancelled ones; from here on the others cannot be cancelled.
+            running = [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
+            if not running:
                 continue
             try:
-                answers = list(zip(live, self._work([item for item, _ in live]), strict=True))
+                results = list(zip(running, self._function([item for item, _ in running]), strict=True))
             except Exception as error:
-                for _, future in live:
+                for _, future in running:
                     future.set_exception(error)
             else:
-                for (_, future), result in answers:
+                for (_, future), result in results:
                     future.set_result(result)
 
-    def _next(self) -> list[tuple[Item, "Future[Result]"]]:
-        """What is queued, once there is something; nothing when closed and done."""
+    def _next_batch(self) -> list[tuple[Item, "Future[Result]"]]:
+        """Waits for at least one item; empty once closed and done."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closed)
-            return [self._queue.popleft() for _ in range(min(len(self._queue), self._largest))]
+            return [self._queue.popleft() for _ in range(min(len(self._queue), self._max_batch_size))]

@@ -1,58 +1,70 @@
-"""Keys: who may read, and who may also enroll. A file with one `read KEY` or `enroll KEY` per line."""
+"""API keys and their permissions: a file with one `read KEY` or `enroll KEY` per line."""
 
 import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from fscil.errors import ConfigError
 
-Right: TypeAlias = Literal["read", "enroll"]  # who may enroll may also read
-SHORTEST = 16
-MAKE_ONE = "python3 -c \"import secrets; print('enroll', secrets.token_urlsafe(24))\""
+Permission: TypeAlias = Literal["read", "enroll"]  # "enroll" includes "read"
+MIN_KEY_LENGTH = 16
+NEW_KEY_COMMAND = "python3 -c \"import secrets; print('enroll', secrets.token_urlsafe(24))\""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What each key may do. Only digests are kept, so that no log or traceback can show a key."""
+    """The permission of each key. Only digests are kept, so that no log or traceback can show a key."""
 
-    rights: Sequence[tuple[bytes, Right]]
+    permissions: Sequence[tuple[bytes, Permission]]  # (SHA-256 digest, permission)
 
     @classmethod
     def load(cls, path: Path) -> "Keys":
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: there is no such key file. Make one: {MAKE_ONE} > {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: the key file cannot be read ({error}).") from error
-        rights: dict[bytes, Right] = {}
-        for number, line in enumerate(lines, 1):
+        permissions: dict[bytes, Permission] = {}
+        for number, line in enumerate(_lines(path), 1):
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
             where = f"{path}, line {number}"
-            if len(words) != 2 or words[0] not in get_args(Right):
-                raise ConfigError(f'{where}: expected "read KEY" or "enroll KEY" (a comment starts with #).')
-            if len(words[1]) < SHORTEST or not words[1].isascii():
-                raise ConfigError(f"{where}: a key is at least {SHORTEST} ASCII characters. Make one: {MAKE_ONE}")
-            digest = _digest(words[1].encode())
-            if digest in rights:
-                raise ConfigError(f"{where}: this key stands in the file already.")
-            rights[digest] = "read" if words[0] == "read" else "enroll"
-        if not rights:
-            raise ConfigError(f"{path}: no key in it. Make one: {MAKE_ONE} >> {path}")
-        return cls(tuple(rights.items()))
+            digest, permission = _parse(words, where)
+            if digest in permissions:
+                raise ConfigError(f"{where}: this key is in the file already. Remove one of the two lines.")
+            permissions[digest] = permission
+        if not permissions:
+            raise ConfigError(f"{path}: the file has no key. Add one: {NEW_KEY_COMMAND} >> {path}")
+        return cls(tuple(permissions.items()))
 
-    def right(self, key: bytes) -> Right | None:
-        """What this key may do; None if there is no such key. Takes the same time however near a guess is."""
+    def permission(self, key: bytes) -> Permission | None:
+        """What this key allows; None if there is no such key. Takes the same time for every wrong key."""
         presented, found = _digest(key), None
-        for digest, right in self.rights:
+        for digest, permission in self.permissions:
             if hmac.compare_digest(digest, presented):
-                found = right
+                found = permission
         return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such key file. Create one: {NEW_KEY_COMMAND} > {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the key file cannot be read ({error}).") from error
+
+
+def _parse(words: Sequence[str], where: str) -> tuple[bytes, Permission]:
+    match words:
+        case ["read" | "enroll" as permission, key]:
+            pass
+        case _:
+            raise ConfigError(f'{where}: expected "read KEY" or "enroll KEY" (a comment starts with #).')
+    if len(key) < MIN_KEY_LENGTH or not key.isascii():
+        raise ConfigError(
+            f"{where}: a key has at least {MIN_KEY_LENGTH} characters, all ASCII. Create one: {NEW_KEY_COMMAND}"
+        )
+    return _digest(key.encode()), permission
 
 
 def _digest(key: bytes) -> bytes:

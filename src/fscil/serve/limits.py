@@ -1,7 +1,7 @@
-"""How much one request, and all together, may ask for."""
+"""Limits of one request and of all concurrent requests together."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,60 +9,60 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 MIB = 2**20
-RETRY = {"Retry-After": "1"}
+RETRY_AFTER = {"Retry-After": "1"}  # seconds
 
 
 @dataclass(frozen=True)
 class Limits:
-    body: int = 64 * MIB  # bytes of a request
-    files: int = 32  # photos of a request
-    pixels: int = 64_000_000  # of a photo
-    in_flight: int = 128  # requests at work at once
-    queued: int = 512  # photos waiting for their features, of all requests together
-    pause: float = 30.0  # seconds that the rest of a request may let wait for itself
-    batch: int = 32  # photos that pass through the network at once
+    max_request_bytes: int = 64 * MIB  # of the body
+    max_photos_per_request: int = 32
+    max_pixels_per_photo: int = 64_000_000
+    max_concurrent_requests: int = 128  # of those that are not safe methods
+    max_queued_photos: int = 512  # accepted and not answered yet, of all requests together
+    read_timeout_seconds: float = 30.0  # between two parts of a request body
+    max_batch_size: int = 32  # photos per forward pass of the network
 
 
-def too_large(limit: int) -> HTTPException:
-    return HTTPException(413, f"The request is larger than {limit / MIB:.3g} MiB. Send fewer or smaller photos.")
+def request_too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"The request is larger than {max_bytes / MIB:.3g} MiB. Send fewer or smaller photos.")
 
 
-def bounded(receive: Receive, limit: int, pause: float) -> Receive:
-    """The same request, which ends with 413 once its body has grown beyond the limit, whatever length it claimed.
+def limited_receive(receive: Receive, max_bytes: int, timeout_seconds: float) -> Receive:
+    """Receives the same request, and raises 413 once its body exceeds the limit, whatever its Content-Length says.
 
-    And with 408 once it has stopped for so many seconds, because it holds one of the places.
+    Raises 408 after the read timeout, because a stalled request counts as a concurrent one.
     """
-    seen = 0
+    received = 0
 
-    async def bounded_receive() -> Message:
-        nonlocal seen
+    async def receive_within_limits() -> Message:
+        nonlocal received
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(timeout_seconds):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"The request stopped for {pause:g} seconds.", {"Connection": "close"}) from None
-        seen += len(message.get("body", b""))
-        if seen > limit:
-            raise too_large(limit)
+            text = f"Read timeout: no data was received for {timeout_seconds:g} seconds."
+            raise HTTPException(408, text, {"Connection": "close"}) from None
+        received += len(message.get("body", b""))
+        if received > max_bytes:
+            raise request_too_large(max_bytes)
         return message
 
-    return bounded_receive
+    return receive_within_limits
 
 
-class Slots:
-    """A number of places; who finds none is refused instead of waiting."""
+class CapacityLimit:
+    """A counting semaphore that raises an HTTP error instead of waiting. For one event loop, hence without a lock."""
 
-    def __init__(self, places: int, full: Callable[[], HTTPException]) -> None:
-        self.taken = 0
-        self._places, self._full = places, full
+    def __init__(self, capacity: int, status: int, message: str) -> None:
+        self.in_use = 0
+        self._capacity, self._status, self._message = capacity, status, message
 
     @contextmanager
-    def hold(self, places: int = 1) -> Iterator[None]:
-        """Used from the event loop only, hence no lock."""
-        if self.taken + places > self._places:
-            raise self._full()
-        self.taken += places
+    def acquire(self, count: int = 1) -> Iterator[None]:
+        if self.in_use + count > self._capacity:
+            raise HTTPException(self._status, self._message, RETRY_AFTER)
+        self.in_use += count
         try:
             yield
         finally:
-            self.taken -= places
+            self.in_use -= count

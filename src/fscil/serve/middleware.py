@@ -1,9 +1,9 @@
-"""The door every request passes: is the service open, may the sender come in, is there room; and what went out."""
+"""ASGI middleware around the whole application: authentication, limits, security headers, JSON errors, metrics."""
 
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -11,17 +11,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fscil.serve.auth import READING, Guard, Refusal
-from fscil.serve.keys import Right
-from fscil.serve.limits import RETRY, Limits, Slots, bounded, too_large
-from fscil.serve.telemetry import Telemetry
+from fscil.serve.auth import SAFE_METHODS, Authenticator
+from fscil.serve.keys import Permission
+from fscil.serve.limits import RETRY_AFTER, CapacityLimit, Limits, limited_receive, request_too_large
+from fscil.serve.metrics import ServiceMetrics
 
-METHODS = ("GET", "POST", "DELETE")
-GONE = 499  # counted for senders who left before their request was complete
+METHOD_LABELS = ("GET", "POST", "DELETE")
+CLIENT_CLOSED_REQUEST = 499  # recorded when the client disconnects before its request is complete, as nginx does
+INTERNAL_ERROR = HTTPException(500, "Internal server error. The log of the service has the details.")
 log = logging.getLogger("fscil.serve")
 
-# The page loads nothing from elsewhere, runs no inline script, and nobody may frame it or embed its pictures.
-HEADERS = {
+# The page loads nothing from other origins, runs no inline script, and cannot be framed or its images embedded.
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -31,73 +32,81 @@ HEADERS = {
 }
 
 
-def problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": message}, status, headers)
+def error_response(error: HTTPException) -> JSONResponse:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-class Gate:
-    """ASGI middleware around the whole application."""
+class ResponseSender:
+    """Sends a response with the security headers, and keeps its status."""
 
+    def __init__(self, send: Send) -> None:
+        self.status = 0  # until the response has started
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers.update(SECURITY_HEADERS)
+            headers.setdefault("Cache-Control", "no-store")
+        await self._send(message)
+
+
+class ServiceMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        guard: Guard,
+        authenticator: Authenticator,
         limits: Limits,
-        slots: Slots,
-        telemetry: Telemetry,
-        closing: Callable[[], bool],
+        concurrent_requests: CapacityLimit,
+        metrics: ServiceMetrics,
+        is_shutting_down: Callable[[], bool],
     ) -> None:
-        self._app, self._guard, self._limits, self._slots = app, guard, limits, slots
-        self._telemetry, self._closing = telemetry, closing
+        self._app, self._authenticator, self._limits = app, authenticator, limits
+        self._concurrent_requests, self._metrics = concurrent_requests, metrics
+        self._is_shutting_down = is_shutting_down
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
-
-        async def watched_send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
+        started, sender = time.perf_counter(), ResponseSender(send)
         try:
-            try:
-                scope.setdefault("state", {})["right"] = self._admit(scope)
-                # Looking is always possible, so that a busy service can be watched.
-                with nullcontext() if scope["method"] in READING else self._slots.hold():
-                    await self._app(scope, bounded(receive, self._limits.body, self._limits.pause), watched_send)
-            except HTTPException as refusal:
-                headers = dict(refusal.headers) if refusal.headers else None
-                await problem(refusal.status_code, refusal.detail, headers)(scope, receive, watched_send)
-            except ClientDisconnect:
-                status = GONE
-            except Exception:
-                log.exception("%s %s failed", scope["method"], ascii(scope["path"]))
-                if status:  # half an answer is out: break it off, for there is no way to take it back
-                    raise
-                message = "Something went wrong in the service; its log says what."
-                await problem(500, message)(scope, receive, watched_send)
+            await self._respond(scope, receive, sender)
         finally:
-            # Whatever strangers send, the counters stay few.
+            # A fixed set of label values, whatever clients send.
             route = getattr(scope.get("route"), "path", "other")
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            self._telemetry.answered(method, route, status, time.perf_counter() - began)
+            method = scope["method"] if scope["method"] in METHOD_LABELS else "other"
+            self._metrics.observe_request(method, route, sender.status, time.perf_counter() - started)
 
-    def _admit(self, scope: Scope) -> Right:
-        if self._closing():
-            raise HTTPException(503, "The service is shutting down.", RETRY)
+    async def _respond(self, scope: Scope, receive: Receive, sender: ResponseSender) -> None:
+        try:
+            scope.setdefault("state", {})["permission"] = self._admit(scope)
+            with self._capacity(scope["method"]):
+                limits = self._limits
+                limited = limited_receive(receive, limits.max_request_bytes, limits.read_timeout_seconds)
+                await self._app(scope, limited, sender)
+        except HTTPException as error:
+            await error_response(error)(scope, receive, sender)
+        except ClientDisconnect:
+            sender.status = CLIENT_CLOSED_REQUEST
+        except Exception:
+            log.exception("%s %s failed", scope["method"], ascii(scope["path"]))
+            if sender.status:  # the response has started and cannot be replaced: abort the connection
+                raise
+            await error_response(INTERNAL_ERROR)(scope, receive, sender)
+
+    def _admit(self, scope: Scope) -> Permission:
+        """What the request may do, by its headers alone. Raises HTTPException if it is rejected."""
+        if self._is_shutting_down():
+            raise HTTPException(503, "The service is shutting down.", RETRY_AFTER)
         headers = Headers(scope=scope)
-        verdict = self._guard.judge(scope["method"], scope["path"], headers)
-        if isinstance(verdict, Refusal):
-            challenge = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else None
-            raise HTTPException(verdict.status, verdict.message, challenge)
+        permission = self._authenticator.authenticate(scope["method"], scope["path"], headers)
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._limits.body:
-            raise too_large(self._limits.body)
-        return verdict
+        if length.isdecimal() and int(length) > self._limits.max_request_bytes:
+            raise request_too_large(self._limits.max_request_bytes)
+        return permission
+
+    def _capacity(self, method: str) -> AbstractContextManager[None]:
+        """Safe methods are not limited, so that a busy service can be monitored."""
+        return nullcontext() if method in SAFE_METHODS else self._concurrent_requests.acquire()

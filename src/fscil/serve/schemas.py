@@ -1,4 +1,4 @@
-"""What the service answers, as types with examples: the source of its OpenAPI description."""
+"""The JSON responses as types with examples, from which the OpenAPI document is made."""
 
 from typing import Annotated, Literal
 
@@ -20,9 +20,9 @@ class Ranked(BaseModel):
 class Predicted(BaseModel):
     file: Annotated[str, Field(examples=["garden.jpg"])]
     label: Annotated[str | None, Field(description="null: unknown", examples=["red panda"])]
-    score: Annotated[Cosine, Field(description="Cosine to the nearest class.")]
+    score: Annotated[Cosine, Field(description="Cosine similarity to the nearest class.")]
     runner_up: Annotated[str | None, Field(examples=["raccoon"])]
-    margin: Annotated[float, Field(description="Lead over the runner-up.", examples=[0.21])]
+    margin: Annotated[float, Field(description="The score minus that of the runner-up.", examples=[0.21])]
     ranking: Annotated[
         list[Ranked],
         Field(
@@ -33,13 +33,13 @@ class Predicted(BaseModel):
 
 
 class Predictions(BaseModel):
-    predictions: Annotated[list[Predicted], Field(description="One for each photo, in the order they were sent.")]
+    predictions: Annotated[list[Predicted], Field(description="One per photo, in the order of the request.")]
 
 
 class Enrolled(BaseModel):
     name: Name
     added: Annotated[int, Field(description="Photos that were new to the class.", examples=[3])]
-    photos: Annotated[int, Field(description="Photos the class has now.", examples=[5])]
+    photos: Annotated[int, Field(description="Photos of the class now.", examples=[5])]
 
 
 class Forgotten(BaseModel):
@@ -55,15 +55,18 @@ class KnownClass(BaseModel):
     sources: Annotated[list[str], Field(examples=[["garden.jpg", "zoo.jpg"]])]
     thumbnail: Annotated[
         str | None,
-        Field(description="Where its picture is, relative to the service.", examples=["classes/red%20panda/thumbnail"]),
+        Field(
+            description="URL of its thumbnail, relative to the service; null: none.",
+            examples=["classes/red%20panda/thumbnail"],
+        ),
     ]
 
 
 class KnownClasses(BaseModel):
     classes: Annotated[list[KnownClass], Field(description="Last changed first.")]
-    total: Annotated[int, Field(description="How many there are, beyond `limit` too.", examples=[12])]
-    calibrated: Annotated[bool, Field(description="Whether a photo can come out as unknown.")]
-    may_enroll: Annotated[bool, Field(description="Whether your key may enroll and forget.")]
+    total: Annotated[int, Field(description="Number of matching classes, regardless of `limit`.", examples=[12])]
+    calibrated: Annotated[bool, Field(description="Whether the model has a threshold, so that photos can be unknown.")]
+    may_enroll: Annotated[bool, Field(description="Whether the key of this request allows enrollment and forgetting.")]
 
 
 class Health(BaseModel):

@@ -1,7 +1,7 @@
-"""The photos of a request: files of a form, or the body itself. What is large waits on disk, not in memory."""
+"""The photos of a request: files of a form, or the body itself. Large ones are spooled to disk, not kept in memory."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from tempfile import SpooledTemporaryFile
@@ -13,13 +13,13 @@ from starlette.requests import Request
 
 from fscil.serve.limits import MIB, Limits
 
-UNNAMED = "photo"
+DEFAULT_NAME = "photo"
 RAW_TYPES = ("image/", "application/octet-stream")
 
 
 @dataclass(frozen=True)
 class Upload:
-    name: str  # as the sender calls it, without folders
+    name: str  # the client's file name, without folders
     file: IO[bytes]
 
     def read(self) -> bytes:
@@ -28,52 +28,60 @@ class Upload:
         return self.file.read()
 
 
+def uploads(request: Request, limits: Limits) -> AbstractAsyncContextManager[list[Upload]]:
+    """All photos of the request, at least one; their files are closed after the block."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
+        return _form_uploads(request, limits.max_photos_per_request)
+    if content_type.startswith(RAW_TYPES):
+        return _body_upload(request)
+    raise HTTPException(
+        415, "Send photos as multipart/form-data, or one photo as the body with an image type such as image/jpeg."
+    )
+
+
 @asynccontextmanager
-async def uploads(request: Request, limits: Limits) -> AsyncIterator[list[Upload]]:
-    """All photos of the request, at least one; their files are gone after the block."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        form = await _form(request, limits)
-        try:
-            found = [
-                Upload(_plain(part.filename), part.file)
-                for _, part in form.multi_items()
-                if isinstance(part, UploadFile) and part.filename
-            ]
-            if not found:
-                raise HTTPException(422, 'No photo in the request: send one or more as the form field "files".')
-            yield found
-        finally:
-            await form.close()
-    elif kind.startswith(RAW_TYPES):
-        with SpooledTemporaryFile(max_size=MIB) as file:
-            size = 0
-            async for chunk in request.stream():
-                size += file.write(chunk)
-            if not size:
-                raise HTTPException(422, "The request has no body: send a photo.")
-            yield [Upload(UNNAMED, file)]
-    else:
-        raise HTTPException(
-            415, "Send photos as multipart/form-data, or one photo as the body with an image type such as image/jpeg."
-        )
-
-
-async def _form(request: Request, limits: Limits) -> FormData:
-    """Fields that are no files are ignored."""
+async def _form_uploads(request: Request, max_photos: int) -> AsyncIterator[list[Upload]]:
+    form = await _parse_form(request, max_photos)
     try:
-        return await request.form(max_files=limits.files, max_fields=limits.files)
+        found = [
+            Upload(_base_name(part.filename), part.file)
+            for _, part in form.multi_items()
+            if isinstance(part, UploadFile) and part.filename
+        ]
+        if not found:
+            raise HTTPException(422, 'No photo in the request: send one or more as the form field "files".')
+        yield found
+    finally:
+        await form.close()
+
+
+@asynccontextmanager
+async def _body_upload(request: Request) -> AsyncIterator[list[Upload]]:
+    with SpooledTemporaryFile(max_size=MIB) as file:
+        size = 0
+        async for chunk in request.stream():
+            size += file.write(chunk)
+        if not size:
+            raise HTTPException(422, "The request has no body: send a photo.")
+        yield [Upload(DEFAULT_NAME, file)]
+
+
+async def _parse_form(request: Request, max_photos: int) -> FormData:
+    """Fields that are not files are ignored, but there may be only as many."""
+    try:
+        return await request.form(max_files=max_photos, max_fields=max_photos)
     except HTTPException as error:
         if error.status_code != 400:
             raise
         if "Too many" in error.detail:
             raise HTTPException(
-                413, f"More than {limits.files} photos in one request. Send them in several requests."
+                413, f"More than {max_photos} photos in one request. Send them in several requests."
             ) from error
-        raise HTTPException(422, f"The form cannot be read: {error.detail}") from error
+        raise HTTPException(422, f"The form cannot be parsed: {error.detail}") from error
 
 
-def _plain(filename: str | None) -> str:
-    """The last part of a path of any system, fit for a message."""
+def _base_name(filename: str | None) -> str:
+    """The last part of a POSIX or Windows path, safe to show in a message."""
     name = PureWindowsPath(PurePosixPath(filename or "").name).name
-    return "".join(letter if letter.isprintable() else "?" for letter in name)[:100] or UNNAMED
+    return "".join(letter if letter.isprintable() else "?" for letter in name)[:100] or DEFAULT_NAME

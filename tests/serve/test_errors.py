@@ -1,4 +1,4 @@
-"""What is refused, with which status, and always in words: keys, other sites, limits, bad photos and names."""
+"""Error responses: their status and message, for keys, other sites, limits, invalid photos and names."""
 
 import io
 import socket
@@ -11,11 +11,17 @@ from PIL import Image
 
 from serving import ENROLL, READ, form, photo, process, tiny_classifier
 
-LIMITS = {"body": 20_000, "files": 3, "pixels": 100 * 100, "in_flight": 2, "queued": 2}
+LIMITS = {
+    "max_request_bytes": 20_000,
+    "max_photos_per_request": 3,
+    "max_pixels_per_photo": 100 * 100,
+    "max_concurrent_requests": 2,
+    "max_queued_photos": 2,
+}
 
 
 def error(answer, status):
-    """The answer's message, once its status and shape are as they should be."""
+    """The message of an error response, after a check of its status and format."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["error"]
@@ -24,9 +30,9 @@ def error(answer, status):
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """A process with small limits."""
-    model = tmp_path_factory.mktemp("narrow") / "model"
+def limited(tmp_path_factory):
+    """A server process with small limits."""
+    model = tmp_path_factory.mktemp("limited") / "model"
     tiny_classifier().save(model)
     with process(model, limits=LIMITS) as server:
         yield server
@@ -45,7 +51,7 @@ def narrow(tmp_path_factory):
         (photo(0, 0)[:200], 422, "photo1.png: corrupt or truncated"),
     ],
 )
-def test_a_bad_photo_is_named_and_nothing_is_learned(client, path, content, status, message):
+def test_an_error_names_the_invalid_photo_and_nothing_is_enrolled(client, path, content, status, message):
     assert message in error(client.post(path, files=form(photo(0, 0), content)), status)
     assert client.get("/classes").json()["total"] == 0
 
@@ -71,16 +77,16 @@ def test_folders_and_control_characters_of_a_file_name_are_left_out(client):
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\tb", "a\x00b", "a\x1b[31m"])
-def test_a_name_no_class_can_have(client, name):
+def test_invalid_class_names(client, name):
     error(client.post(f"/classes/{quote(name, safe='')}", files=form(photo(0, 0))), 422)
     error(client.delete(f"/classes/{quote(name, safe='')}"), 422)
 
 
-def test_a_name_that_is_not_utf8(client):
+def test_a_class_name_that_is_not_utf8(client):
     assert "UTF-8" in error(client.post("/classes/%FF%FE", files=form(photo(0, 0))), 422)
 
 
-def test_an_unknown_name(client):
+def test_an_unknown_class(client):
     assert "no class" in error(client.delete("/classes/nobody"), 404)
     assert "no class" in error(client.get("/classes/nobody/thumbnail"), 404)
 
@@ -90,7 +96,7 @@ def test_a_number_out_of_range(client, query):
     assert error(client.post(f"/predict?{query}", files=form(photo(0, 0))), 422).startswith("top: ")
 
 
-def test_no_such_page_and_no_such_method(client):
+def test_unknown_paths_and_methods(client):
     error(client.get("/nothing"), 404)
     error(client.get("/../serve/app.py"), 404)
     error(client.put("/predict"), 405)
@@ -100,11 +106,11 @@ def test_no_such_page_and_no_such_method(client):
 # Other sites
 
 
-def test_a_rebound_name_is_refused(client):
+def test_a_host_after_dns_rebinding_is_rejected(client):
     assert "loopback" in error(client.get("/classes", headers={"host": "evil.example"}), 403)
 
 
-def test_another_sites_post_is_refused_and_changes_nothing(client):
+def test_a_post_from_another_site_is_rejected(client):
     answer = client.post("/classes/x", files=form(photo(0, 0)), headers={"origin": "http://evil.example"})
     assert "other sites" in error(answer, 403)
     assert client.get("/classes").json()["total"] == 0
@@ -122,101 +128,101 @@ def bearer(key):
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/classes"), ("GET", "/metrics"), ("POST", "/predict"), ("DELETE", "/classes/x")]
 )
-def test_without_a_good_key_nothing_is_told(locked, headers, method, path):
-    answer = locked.request(method, path, headers=headers)
+def test_without_a_valid_key_every_route_is_401(keyed, headers, method, path):
+    answer = keyed.request(method, path, headers=headers)
     assert "key" in error(answer, 401)
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_the_page_and_the_sign_of_life_need_no_key(locked):
+def test_public_paths_need_no_key(keyed):
     for path in ("/", "/app.js", "/style.css", "/icon.svg", "/health", "/openapi.json"):
-        assert locked.get(path).status_code == 200
+        assert keyed.get(path).status_code == 200
 
 
-def test_a_read_key_reads_only(locked):
-    assert locked.post("/predict", files=form(photo(0, 0)), headers=bearer(READ)).status_code == 200
-    assert locked.get("/classes", headers={"x-api-key": READ}).json()["may_enroll"] is False
-    assert "may read" in error(locked.post("/classes/x", files=form(photo(0, 0)), headers=bearer(READ)), 403)
-    assert "may read" in error(locked.delete("/classes/x", headers=bearer(READ)), 403)
+def test_a_read_key_allows_prediction_and_listing(keyed):
+    assert keyed.post("/predict", files=form(photo(0, 0)), headers=bearer(READ)).status_code == 200
+    assert keyed.get("/classes", headers={"x-api-key": READ}).json()["may_enroll"] is False
+    assert "read key" in error(keyed.post("/classes/x", files=form(photo(0, 0)), headers=bearer(READ)), 403)
+    assert "read key" in error(keyed.delete("/classes/x", headers=bearer(READ)), 403)
 
 
-def test_an_enroll_key_does_everything(locked):
-    assert locked.post("/classes/x", files=form(photo(0, 0)), headers=bearer(ENROLL)).status_code == 200
-    assert locked.get("/classes", headers=bearer(ENROLL)).json()["may_enroll"] is True
-    assert locked.get("/classes/x/thumbnail", headers=bearer(READ)).status_code == 200
-    assert locked.get("/metrics", headers=bearer(READ)).status_code == 200
-    assert locked.delete("/classes/x", headers={"x-api-key": ENROLL}).status_code == 200
+def test_an_enroll_key_allows_everything(keyed):
+    assert keyed.post("/classes/x", files=form(photo(0, 0)), headers=bearer(ENROLL)).status_code == 200
+    assert keyed.get("/classes", headers=bearer(ENROLL)).json()["may_enroll"] is True
+    assert keyed.get("/classes/x/thumbnail", headers=bearer(READ)).status_code == 200
+    assert keyed.get("/metrics", headers=bearer(READ)).status_code == 200
+    assert keyed.delete("/classes/x", headers={"x-api-key": ENROLL}).status_code == 200
 
 
 # Limits
 
 
-def test_too_many_bytes_whether_announced_or_not(narrow):
+def test_too_many_bytes_with_and_without_content_length(limited):
     large = b"x" * 30_000
-    assert "larger than" in error(narrow.client.post("/predict", files=form(large)), 413)
+    assert "larger than" in error(limited.client.post("/predict", files=form(large)), 413)
     pieces = (large[start : start + 1000] for start in range(0, len(large), 1000))
-    answer = narrow.client.post("/predict", content=pieces, headers={"content-type": "image/png"})
+    answer = limited.client.post("/predict", content=pieces, headers={"content-type": "image/png"})
     assert answer.request.headers["transfer-encoding"] == "chunked"
     assert "larger than" in error(answer, 413)
 
 
-def test_a_body_is_not_waited_for_when_its_length_is_too_large(narrow):
-    with Held(narrow, length=30_000) as stalled:
+def test_a_content_length_beyond_the_limit_is_rejected_before_the_body(limited):
+    with StalledRequest(limited, length=30_000) as stalled:
         assert stalled.answer().startswith(b"HTTP/1.1 413 ")
 
 
-def test_too_many_files(narrow):
+def test_too_many_files(limited):
     for count in (4, 5, 40):
-        assert "More than 3 photos" in error(narrow.client.post("/predict", files=form(*[b"x"] * count)), 413)
+        assert "More than 3 photos" in error(limited.client.post("/predict", files=form(*[b"x"] * count)), 413)
 
 
-def test_too_many_pixels(narrow):
+def test_too_many_pixels(limited):
     def blank(width, height):
         file = io.BytesIO()
         Image.new("RGB", (width, height)).save(file, "PNG")
         return file.getvalue()
 
-    assert narrow.client.post("/predict", files=form(blank(100, 100))).status_code == 200
-    assert "pixels" in error(narrow.client.post("/predict", files=form(blank(101, 100))), 413)
+    assert limited.client.post("/predict", files=form(blank(100, 100))).status_code == 200
+    assert "pixels" in error(limited.client.post("/predict", files=form(blank(101, 100))), 413)
 
 
-def test_too_many_photos_waiting(narrow):
-    answer = narrow.client.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
-    assert "waiting" in error(answer, 503)
+def test_too_many_queued_photos(limited):
+    answer = limited.client.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
+    assert "queue" in error(answer, 503)
     assert answer.headers["retry-after"] == "1"
-    assert narrow.client.post("/predict", files=form(photo(0, 0), photo(0, 1))).status_code == 200
+    assert limited.client.post("/predict", files=form(photo(0, 0), photo(0, 1))).status_code == 200
 
 
-def test_too_many_requests_at_once(narrow):
-    with Held(narrow), Held(narrow):
-        while "fscil_in_flight 2.0" not in narrow.client.get("/metrics").text:  # looking is possible all the time
+def test_too_many_concurrent_requests(limited):
+    with StalledRequest(limited), StalledRequest(limited):
+        while "fscil_in_flight 2.0" not in limited.client.get("/metrics").text:  # GET is not limited
             pass
-        answer = narrow.client.post("/predict", files=form(photo(0, 0)))
-        assert "Too many requests" in error(answer, 429)
+        answer = limited.client.post("/predict", files=form(photo(0, 0)))
+        assert "concurrent requests" in error(answer, 429)
         assert answer.headers["retry-after"] == "1"
-        assert narrow.client.get("/health").status_code == 200
-    while "fscil_in_flight 0.0" not in narrow.client.get("/metrics").text:  # they left: not an error, and no trace
+        assert limited.client.get("/health").status_code == 200
+    while "fscil_in_flight 0.0" not in limited.client.get("/metrics").text:  # the clients disconnected
         pass
-    assert 'route="/predict",status="499"} 2.0' in narrow.client.get("/metrics").text
-    assert narrow.client.post("/predict", files=form(photo(0, 0))).status_code == 200
+    assert 'route="/predict",status="499"} 2.0' in limited.client.get("/metrics").text
+    assert limited.client.post("/predict", files=form(photo(0, 0))).status_code == 200
 
 
-def test_a_body_that_stops_coming_gives_its_place_back(model):
-    with process(model, limits={"in_flight": 1, "pause": 0.1}) as server:
-        with Held(server) as stalled:
+def test_after_the_read_timeout_a_request_no_longer_counts(model):
+    with process(model, limits={"max_concurrent_requests": 1, "read_timeout_seconds": 0.1}) as server:
+        with StalledRequest(server) as stalled:
             assert stalled.answer().startswith(b"HTTP/1.1 408 ")
             assert server.client.post("/predict", files=form(photo(0, 0))).status_code == 200
         assert 'route="/predict",status="408"} 1.0' in server.client.get("/metrics").text
 
 
-def test_the_head_of_a_request_is_bounded(narrow):
-    with suppress(httpx.TransportError):  # the service may hang up while the rest is still being sent
-        assert narrow.client.get("/health", headers={"x-long": "x" * 2_000_000}).status_code == 400
-    assert narrow.client.get("/health").status_code == 200
+def test_the_size_of_request_headers_is_limited(limited):
+    with suppress(httpx.TransportError):  # the service may close the connection before all is sent
+        assert limited.client.get("/health", headers={"x-long": "x" * 2_000_000}).status_code == 400
+    assert limited.client.get("/health").status_code == 200
 
 
-class Held:
-    """A request whose body does not come, over a bare socket."""
+class StalledRequest:
+    """Headers of a request over a plain socket; its body is never sent."""
 
     def __init__(self, server, length=1000):
         place = urlsplit(server.url)

@@ -1,4 +1,4 @@
-"""Starting and ending: what is refused at the start, what survives kill -9, what SIGTERM lets finish."""
+"""Start and shutdown: errors at the start, durability after kill -9, requests in flight at SIGTERM."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from fscil.errors import ConfigError, StoreError
 from fscil.serve import run
 from fscil.serve.app import make_app
 from fscil.serve.limits import Limits
+from fscil.serve.server import listen
 from fscil.serve.service import Service
 from serving import Server, form, photo, process, served
 
@@ -25,7 +26,7 @@ def test_other_addresses_need_a_key(model):
             run(model, host=host)
 
 
-def test_a_missing_key_file_is_no_open_door(model, tmp_path):
+def test_a_missing_key_file_is_an_error(model, tmp_path):
     with pytest.raises(ConfigError, match="no such key file"):
         run(model, key_file=tmp_path / "none.txt")
 
@@ -35,6 +36,15 @@ def test_a_port_in_use(model):
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port}.*--port"):
             run(model, port=port)
+
+
+def test_small_responses_are_sent_without_delay():
+    with (
+        listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_without_the_extra_it_says_how_to_get_it(model, monkeypatch):
@@ -53,7 +63,7 @@ def test_one_server_per_model(model):
         run(model, port=0)
 
 
-def test_an_acknowledged_enrolment_survives_kill_9_and_no_other_process_enrolls_meanwhile(model):
+def test_an_acknowledged_enrollment_survives_kill_9_and_no_other_process_enrolls_meanwhile(model):
     server = Server(model)
     for label in range(4):
         answer = server.client.post(f"/classes/class {label}", files=form(photo(label, 0), photo(label, 1)))
@@ -61,7 +71,7 @@ def test_an_acknowledged_enrolment_survives_kill_9_and_no_other_process_enrolls_
     assert server.client.delete("/classes/class 3").status_code == 200
     code, _ = server.end(signal.SIGKILL)
     assert code == -signal.SIGKILL
-    with process(model) as again:  # the lock went with its holder, and is held again
+    with process(model) as again:  # the lock was released with the process, and is held again
         found = again.client.get("/classes").json()["classes"]
         assert {known["name"]: known["photos"] for known in found} == {f"class {label}": 2 for label in range(3)}
         (answer,) = again.client.post("/predict", files=form(photo(1, 0))).json()["predictions"]
@@ -71,10 +81,10 @@ def test_an_acknowledged_enrolment_survives_kill_9_and_no_other_process_enrolls_
         assert again.client.post("/classes/class 1", files=form(photo(1, 2))).json()["photos"] == 3
 
 
-def takes_connections(place):
+def accepts_connections(place):
     try:
         socket.create_connection((place.hostname, place.port), timeout=60).close()
-    except ConnectionResetError:  # it was about to close
+    except ConnectionResetError:  # the listener was closing
         return True
     except ConnectionRefusedError:
         return False
@@ -82,7 +92,7 @@ def takes_connections(place):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_requests_under_way_finish_and_refuses_new_ones(model, number):
+def test_a_signal_lets_requests_in_flight_finish_and_rejects_new_ones(model, number):
     server = Server(model)
     place = urlsplit(server.url)
     content = photo(1, 0)
@@ -95,7 +105,7 @@ def test_a_signal_lets_requests_under_way_finish_and_refuses_new_ones(model, num
         while "fscil_in_flight 1.0" not in server.client.get("/metrics").text:
             pass
         server.process.send_signal(number)
-        while takes_connections(place):
+        while accepts_connections(place):
             pass
         slow.sendall(content[100:])
         answer = b""
@@ -111,21 +121,21 @@ def test_a_signal_lets_requests_under_way_finish_and_refuses_new_ones(model, num
     assert [known.name for known in Classifier.load(model).classes()] == ["slow"]
 
 
-def test_a_failure_inside_is_told_plainly_and_logged(model, caplog):
+def test_an_internal_error_is_logged(model, caplog):
     with served(model) as client:
         (model / "model.json").unlink()
         answer = client.post("/classes/x", files=form(photo(0, 0)))
         assert answer.status_code == 500
-        assert answer.json() == {"error": "Something went wrong in the service; its log says what."}
+        assert answer.json() == {"error": "Internal server error. The log of the service has the details."}
         assert client.get("/health").status_code == 200
     (record,) = [record for record in caplog.records if record.name == "fscil.serve"]
     assert record.getMessage() == "POST '/classes/x' failed"
     assert isinstance(record.exc_info[1], StoreError)
 
 
-def test_while_it_shuts_down_it_says_so(model):
+def test_requests_during_shutdown(model):
     async def ask():
-        transport = httpx.ASGITransport(make_app(service, None, closing=lambda: True))
+        transport = httpx.ASGITransport(make_app(service, None, is_shutting_down=lambda: True))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get("/health")
 

@@ -1,0 +1,178 @@
+"""Start and stop the HTTP server.
+
+The packages of the extra "serve" are imported inside the functions, so that the rest of fscil works without them.
+"""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from fscil.errors import ConfigError
+from fscil.runtime.text import count
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from fscil.serve.keys import Keys
+    from fscil.serve.limits import Limits
+    from fscil.serve.service import Service
+
+HOST, PORT = "127.0.0.1", 8000
+BACKLOG = 2048  # connections that wait to be accepted
+SHUTDOWN_SECONDS = 30  # that requests in flight get to finish
+
+
+def run(
+    model: Path,
+    host: str = HOST,
+    port: int = PORT,
+    key_file: Path | None = None,
+    device: str = "auto",
+    limits: "Limits | None" = None,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> None:
+    """Serve a model folder until SIGTERM or Ctrl-C, then finish the requests in flight.
+
+    Parameters
+    ----------
+    model
+        A model folder. No other process can change it meanwhile.
+    host, port
+        Address to listen on. Port 0 takes any free one. Any host but a loopback one requires a key file.
+    key_file
+        A file with one `read KEY` or `enroll KEY` per line. Without it, only requests from this machine are accepted.
+    device
+        "auto", "cpu", "cuda", ...
+    limits
+        Sizes, counts and timeouts of requests (`fscil.serve.limits.Limits`).
+    say
+        Called with the address, once connections are accepted.
+
+    Raises
+    ------
+    ConfigError
+        If the extra "serve" is not installed, the address cannot be used, or the key file is missing or invalid.
+    StoreError
+        If the model cannot be read, or another server uses it.
+
+    Example
+    -------
+    ::
+
+        from pathlib import Path
+        from fscil.serve import run
+
+        run(Path("birds.fscil"), port=8000)  # open http://127.0.0.1:8000 in a browser
+    """
+    _require_packages()
+    from fscil.serve.keys import Keys
+    from fscil.serve.limits import Limits
+
+    _require_key_file(host, key_file)
+    keys = Keys.load(key_file) if key_file else None
+    with listen(host, port) as listener, _open_service(model, device, limits or Limits()) as service:
+        server = make_server(service, keys)
+        with _stop_on_signals(server):
+            # The socket queues connections already; the event loop answers them a moment later.
+            classes = count(service.class_count, "class", "classes")
+            say(f"Serving {model} ({classes}) at {_url(listener)}  Press Ctrl-C to stop.")
+            server.run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 takes any free one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot listen on {host} port {port}: {reason}. Choose another --port, or 0.") from error
+    # Accepted connections inherit it. asyncio does not set it on them, because the protocol number of this socket is 0,
+    # and with Nagle's algorithm the body of a response waits for the client's delayed ACK of its headers, 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def make_server(service: "Service", keys: "Keys | None") -> "uvicorn.Server":
+    """The HTTP server of a service. Set its `should_exit` to stop it."""
+    import uvicorn
+
+    from fscil.serve.app import make_app
+
+    config = uvicorn.Config(
+        make_app(service, keys, is_shutting_down=lambda: server.should_exit),
+        http="h11",  # which limits the size of request headers; uvicorn's alternatives do not
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    return server
+
+
+def _require_packages() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"The service needs {error.name}. Run: pip install 'fscil[serve]'") from error
+
+
+def _require_key_file(host: str, key_file: Path | None) -> None:
+    from fscil.serve.auth import is_loopback
+    from fscil.serve.keys import NEW_KEY_COMMAND
+
+    if key_file is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} accepts requests from other machines and needs a key file: "
+            f"{NEW_KEY_COMMAND} > keys.txt, then add --key keys.txt."
+        )
+
+
+@contextmanager
+def _open_service(model: Path, device: str, limits: "Limits") -> Iterator["Service"]:
+    from PIL import Image
+
+    from fscil.classifier import StoredClassifier
+    from fscil.runtime.allocator import tune_allocator
+    from fscil.serve.service import Service
+
+    tune_allocator()
+    Image.MAX_IMAGE_PIXELS = limits.max_pixels_per_photo  # Pillow's setting for the whole process
+    with (
+        StoredClassifier.open(model, device=device, serving=True) as stored,
+        closing(Service(stored, limits)) as service,
+    ):
+        yield service
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _stop_on_signals(server: "uvicorn.Server") -> Iterator[None]:
+    """SIGTERM and Ctrl-C stop the server, also before uvicorn handles them and when it raises them again at the end."""
+    if threading.current_thread() is not threading.main_thread():  # signal handlers belong to the main thread
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
