@@ -1,7 +1,8 @@
+import doctest
 import re
 import tomllib
 from dataclasses import replace
-from importlib import resources
+from importlib import import_module, resources
 
 import pytest
 from hypothesis import example, given
@@ -277,6 +278,45 @@ def test_values_that_make_no_sense_name_their_key(assignment):
         override(Config(), [assignment])
 
 
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.seed=9223372036854775808", "train.seed = 9223372036854775808: must be between 0 and 4294967295."),
+        ("train.lr=1e308", "train.lr = 1e+308: must be between 0 and 1e+38."),
+        ("model.width=100000", "model.width = 100000: must be between 1 and 1024."),
+        ("protocol.shots=[5, 99999999]", "protocol.shots = [5, 99999999]: must be between 1 and 1000000."),
+        ("data.test_share=1", "data.test_share = 1.0: must be more than 0 and less than 1."),
+    ],
+)
+def test_a_value_out_of_its_bounds_names_them(assignment, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        override(Config(), [assignment])
+
+
+@pytest.mark.parametrize("digits", ["9" * 40, "9" * 400, "9" * 5000, "0x" + "f" * 6000])
+@pytest.mark.parametrize(
+    "key",
+    [key for key, value in flatten(Config()).items() if not isinstance(value, str) and key != "protocol.order"],
+)
+def test_no_number_is_without_bounds(key, digits):
+    value = f"[{digits}]" if isinstance(flatten(Config())[key], list) else digits
+    with pytest.raises(ConfigError) as caught:
+        override(Config(), [f"{key}={value}"])
+    assert key in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_a_recipe_with_too_many_digits_or_brackets(tmp_path):
+    for value in ("9" * 5000, "[" * 5000):
+        (tmp_path / "bad.toml").write_text(f"[train]\nepochs = {value}\n")
+        with pytest.raises(ConfigError, match=r"bad\.toml: not valid TOML"):
+            load_recipe(tmp_path / "bad.toml")
+
+
+def test_a_loss_of_another_package_has_any_name():
+    assert override(Config(), ["loss.kind=my_loss"]).loss == LossConfig(kind="my_loss")
+
+
 def test_sphereface_needs_a_factor_for_a_margin():
     with pytest.raises(ConfigError, match=r"loss\.margin must be at least 1"):
         override(Config(), ["loss.kind=sphereface"])
@@ -391,6 +431,21 @@ def test_recipes_survive_the_round_trip(name, tmp_path):
     path = tmp_path / "config.toml"
     path.write_bytes(to_toml(load_recipe(name)).encode())
     assert load_recipe(path) == load_recipe(name)
+
+
+def test_a_recipe_written_by_hand_or_by_an_older_version_is_read(tmp_path):
+    """Lists on one line, and settings of one section in any order."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[test]\nresize = "none"\n[data]\nresize = [92, 92]\n[protocol]\nsessions = "none"\nshots = [5, 1]\n'
+    )
+    assert load_recipe(path) == replace(Config(), data=DataConfig(resize=(92, 92)))
+
+
+@pytest.mark.parametrize("module", ["parsing", "recipes"])
+def test_the_examples_are_true(module):
+    failed, tried = doctest.testmod(import_module(f"fscil.config.{module}"))
+    assert (failed, tried > 0) == (0, True)
 
 
 # The paper's numbers

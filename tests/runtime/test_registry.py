@@ -98,7 +98,7 @@ def test_a_packages_entry_point(registry, package):
 
 
 def test_an_entry_point_that_fails_to_load_names_its_package(registry, package):
-    with pytest.raises(ConfigError, match='^shape "broken" of the package my-shapes cannot be loaded: no GPU here$'):
+    with pytest.raises(ConfigError, match=r'^shape "broken" of the package my-shapes cannot be loaded: no GPU here$'):
         registry["broken"]
     assert registry["hexagon"]() == 6
 

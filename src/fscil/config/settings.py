@@ -1,0 +1,197 @@
+"""All settings by section, with their defaults, their bounds, and the checks of those that must fit each other."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from fscil.config.bounds import FLOAT32, Between, check_bounds
+from fscil.errors import ConfigError
+
+Share: TypeAlias = Annotated[float, Between(0, 1)]
+NonNegative: TypeAlias = Annotated[float, Between(0, FLOAT32)]
+Count: TypeAlias = Annotated[int, Between(1, 10**6)]
+CountOrZero: TypeAlias = Annotated[int, Between(0, 10**6)]
+PIXELS = Between(1, 16_384)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they are stored once decoded."""
+
+    name: str = "folder"
+    resize: Annotated[int | tuple[int, int] | None, PIXELS] = None  # short side, or height and width, or as it is
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    statistics: Literal["auto", "cifar10", "imagenet"] = "auto"  # auto: the pretrained network's own, else cifar10
+    test_share: Annotated[float, Between(0, 1, exclusive=True)] = (
+        0.2  # held out per class where a folder has no test part
+    )
+    word_vectors: str = ""  # file with a vector per class name, for the methods that use what names mean
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """Which classes come when."""
+
+    base_classes: Annotated[int | None, Between(1, 10**6)] = None  # none: 60% of the classes
+    way: Count = 5
+    sessions: Annotated[int | None, Between(0, 10**6)] = None  # none: as many as the classes allow
+    shots: Annotated[tuple[int, ...], Between(1, 10**6)] = (5, 1)
+    draw: Annotated[Literal["published"] | int, Between(0, 2**63 - 1)] = "published"  # or the seed of a draw
+    order: tuple[str, ...] = ()  # class names; empty: the data set's own order
+
+
+@dataclass(frozen=True)
+class ViewsConfig:
+    """How a training image is varied."""
+
+    count: Annotated[int, Between(1, 1000)] = 2
+    size: Annotated[int, PIXELS] = 32
+    first_size: Annotated[int | None, PIXELS] = None  # of the first views: smaller ones cost less; none: size
+    grown: Share = 0.5  # share of training after which they have the full size
+    scale: tuple[float, float] = (0.2, 1.0)
+    ratio: Annotated[tuple[float, float], Between(0, FLOAT32)] = (3 / 4, 4 / 3)
+    flip: Share = 0.5
+    jitter: Share = 0.8  # probability of the four below
+    brightness: NonNegative = 0.4
+    contrast: NonNegative = 0.4
+    saturation: NonNegative = 0.4
+    hue: Annotated[float, Between(0, 0.5)] = 0.1
+    grayscale: Share = 0.2
+
+
+@dataclass(frozen=True)
+class MixingConfig:
+    """Class augmentation: new classes made of pairs."""
+
+    repeats: Annotated[int, Between(0, 1000)] = 4  # 0 turns it off
+    start: Share = 0.0  # share of training after which it begins
+    pairs: Annotated[int, Between(0, 10**9)] = 0  # at most this many pairs are classes, drawn by the seed; 0: all
+    lam: Literal["uniform", "beta"] = "uniform"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    backbone: str = "resnet18"  # see fscil.models.BACKBONES
+    stem: Literal["cifar", "half", "imagenet"] = "cifar"
+    width: Annotated[int, Between(1, 1024)] = 64
+    init: Literal["scratch", "pretrained"] = "scratch"
+    weights: str = ""  # file with weights to start from
+    projection: Annotated[int, Between(0, 16_384)] = 2048  # hidden and output size of the projection head; 0: none
+    head: Literal["cosine", "linear"] = "cosine"
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What base training minimises."""
+
+    kind: str = "cosface"  # see fscil.losses.LOSSES
+    scale: NonNegative = 30.0
+    margin: Annotated[float, Between(-FLOAT32, FLOAT32)] = 0.4
+    margin_warmup: Share = 0.0  # share of training in which the margin grows from 0 to its value
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How base training goes."""
+
+    epochs: CountOrZero = 100
+    batch: Annotated[int, Between(2, 10**6)] = 128
+    lr: NonNegative = 0.01
+    schedule: Literal["step", "onecycle"] = "step"
+    drops: Annotated[tuple[int, ...], Between(0, 10**6)] = (60, 70)  # epochs after which lr is multiplied by gamma
+    gamma: NonNegative = 0.1
+    momentum: Share = 0.9
+    nesterov: bool = True
+    weight_decay: NonNegative = 5e-4
+    seed: Annotated[int, Between(0, 2**32 - 1)] = 0  # scikit-learn takes no larger ones
+    selection: Literal["last", "validation"] = "last"
+    validation_share: Annotated[float, Between(0, 1, exclusive=True)] = (
+        0.1  # of the base training data, when selection is "validation"
+    )
+    checkpoint_minutes: NonNegative = 5.0
+    compile: Literal["off", "inductor", "aot_eager"] = "off"  # by torch.compile; the last one generates no code
+
+
+@dataclass(frozen=True)
+class IncrementalConfig:
+    """How the compared systems that go on training learn a session; ALICE does not train then."""
+
+    steps: CountOrZero = 100  # per session; docs/methods.md says which systems take more
+    batch: Count = 128
+    lr: NonNegative = 0.1
+    exemplars: Count = 5  # images kept per class, by the systems that keep any
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How test images and prototypes are made."""
+
+    resize: Annotated[int | None, PIXELS] = None  # short side before the centre crop of views.size; none: as stored
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    prototypes: Literal["balanced", "all"] = "balanced"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a result, apart from the images themselves."""
+
+    about: str = ""
+    method: str = "alice"  # see fscil.methods.METHODS
+    data: DataConfig = field(default_factory=DataConfig)
+    protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    mixing: MixingConfig = field(default_factory=MixingConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    incremental: IncrementalConfig = field(default_factory=IncrementalConfig)
+    test: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            section = getattr(self, item.name)
+            if is_dataclass(section):
+                check_bounds(section, f"{item.name}.")
+        if not self.protocol.shots:
+            raise ConfigError("protocol.shots is empty: give at least one number of shots, for instance 5.")
+        smallest, largest = self.views.scale
+        if not 0 < smallest <= largest <= 1:
+            raise ConfigError(f"views.scale = [{smallest}, {largest}]: must be 0 < low <= high <= 1.")
+        narrowest, widest = self.views.ratio
+        if not 0 < narrowest <= widest:
+            raise ConfigError(f"views.ratio = [{narrowest}, {widest}]: must be 0 < low <= high.")
+        if self.views.first_size and self.views.first_size > self.views.size:
+            raise ConfigError(
+                f"views.first_size = {self.views.first_size}: views grow, so it must be at most views.size "
+                f"({self.views.size})."
+            )
+        if self.loss.kind == "sphereface" and self.loss.margin_warmup:
+            raise ConfigError("sphereface multiplies the angle: a margin that grows from 0 makes no sense for it.")
+        if self.loss.kind == "sphereface" and self.loss.margin < 1:
+            raise ConfigError("sphereface multiplies the angle: its loss.margin must be at least 1, for instance 2.")
+        if self.model.head == "linear" and self.loss.kind != "softmax":
+            raise ConfigError('model.head = "linear" gives no cosines: it needs loss.kind = "softmax".')
+
+
+def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted names and plain values of all settings."""
+    found: dict[str, Any] = {}
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if is_dataclass(value):
+            found |= flatten(value, f"{prefix}{item.name}.")
+        else:
+            found[prefix + item.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def difference(mine: Config, there: Config, ignored: Collection[str] = ()) -> str:
+    """The first setting in which they differ, and how many more; empty where they agree, but for the ignored keys."""
+    ours, theirs = flatten(mine), flatten(there)
+    differing = [key for key in ours if ours[key] != theirs[key] and key not in ignored]
+    if not differing:
+        return ""
+    key, more = differing[0], len(differing) - 1
+    return f"{key} = {theirs[key]} there, {ours[key]} here" + (f", and {more} more" if more else "")
