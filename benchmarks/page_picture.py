@@ -55,7 +55,7 @@ def main() -> None:
                 page = browser.new_page(viewport={"width": 1180, "height": 820})
                 page.goto(address)
                 page.set_input_files("#files", photo)
-                page.wait_for_function("document.querySelector('#answer').textContent.length > 5")
+                page.wait_for_selector("#prediction .bars")
                 page.wait_for_load_state("networkidle")
                 page.screenshot(path=given.out)
                 browser.close()

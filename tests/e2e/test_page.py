@@ -1,4 +1,4 @@
-"""The page in a real browser, through the real service: ask, teach, forget, and everything that can go wrong."""
+"""The page in a real browser, with the real service: predict, learn, forget, and its error messages."""
 
 import base64
 import re
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from fscil.classifier import StoredClassifier
+from fscil.serve.app import PAGE
 from serving import ENROLL, READ, form, photo, served, tiny_classifier, write_keys
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright's Python package")
@@ -36,22 +37,22 @@ def browser(chromium):
 
 
 @contextmanager
-def visit(browser, url, refusals=(), **options):
-    """A fresh visitor. Nothing may be loaded from elsewhere, and the console stays clean but for expected refusals."""
+def visit(browser, url, errors=(), **options):
+    """The page in a new context. All requests go to `url`, and the console shows only these error statuses."""
     context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(WAIT)
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("filechooser", lambda chooser: None)  # from the start: told later, the browser may miss the first one
+    logged, requested = [], []
+    page.on("console", lambda message: logged.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: logged.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
+    page.on("filechooser", lambda chooser: None)  # from the start: added later, it may miss the first one
     page.goto(str(url))
     yield page
     context.close()
-    assert [text for text in said if not any(f"status of {status} " in text for status in refusals)] == []
-    assert [address for address in asked if not address.startswith((str(url), "blob:"))] == []
-    assert len(asked) > 3
+    assert [text for text in logged if not any(f"status of {status} " in text for status in errors)] == []
+    assert [address for address in requested if not address.startswith((str(url), "blob:"))] == []
+    assert len(requested) > 3
 
 
 @pytest.fixture
@@ -74,45 +75,45 @@ def files(*pictures):
     ]
 
 
-def show(page, *pictures):
+def choose(page, *pictures):
     page.set_input_files("#files", files(*pictures))
 
 
-def teach(page, name, *pictures):
-    show(page, *pictures)
+def learn(page, name, *pictures):
+    choose(page, *pictures)
     page.fill("#name", name)
     page.click("#learn-button")
     expect(page.locator("#notice")).to_contain_text(f"Learned “{name}”")
 
 
-def verdict(page):
-    return page.locator("#answer .verdict")
+def headline(page):
+    return page.locator("#prediction .headline")
 
 
-def test_from_nothing_to_two_classes_and_back(browser, service):
+def test_learn_two_classes_and_forget_one(browser, service):
     with visit(browser, service.base_url) as page:
-        expect(page.locator("#empty")).to_contain_text("Nothing yet")
-        show(page, (0, 0))
-        expect(verdict(page)).to_have_text("Nothing learned yet")
+        expect(page.locator("#empty")).to_contain_text("No classes yet")
+        choose(page, (0, 0))
+        expect(headline(page)).to_have_text("No classes yet")
         page.fill("#name", "red panda")
         page.click("#learn-button")
         expect(page.locator("#notice")).to_have_text("Learned “red panda” from 1 photo.")
-        expect(verdict(page)).to_have_text("red panda")  # asked again by itself
+        expect(headline(page)).to_have_text("red panda")  # predicted again by itself
         expect(page.locator("#empty")).to_be_hidden()
 
-        teach(page, "鹿 & <b>", (5, 0), (5, 1), (5, 2))
+        learn(page, "鹿 & <b>", (5, 0), (5, 1), (5, 2))
         expect(page.locator("#classes li").first).to_contain_text("鹿 & <b>")
         expect(page.locator("#classes li").first).to_contain_text("3 photos")
-        expect(page.locator("#classes .thumb img")).to_have_count(2)
+        expect(page.locator("#classes .thumbnail img")).to_have_count(2)
         known = service.get("/classes").json()["classes"]
         assert {each["name"]: each["photos"] for each in known} == {"red panda": 1, "鹿 & <b>": 3}
 
-        show(page, (5, 7))
-        expect(verdict(page)).to_have_text("鹿 & <b>")
+        choose(page, (5, 7))
+        expect(headline(page)).to_have_text("鹿 & <b>")
         expect(page.locator(".bars li")).to_have_count(2)
         widths = page.locator(".bar i").evaluate_all("bars => bars.map((bar) => bar.getBoundingClientRect().width)")
         assert widths[0] > widths[1] > 0
-        expect(page.locator("#spoken")).to_contain_text("鹿 & <b>, similarity ")
+        expect(page.locator("#announcement")).to_contain_text("鹿 & <b>, similarity ")
 
         page.click("button[aria-label='Forget 鹿 & <b>']")
         page.click("#forget-cancel")
@@ -121,16 +122,16 @@ def test_from_nothing_to_two_classes_and_back(browser, service):
         page.click("#forget-confirm")
         expect(page.locator("#notice")).to_have_text("Forgot “鹿 & <b>”.")
         expect(page.locator("#classes li")).to_have_count(1)
-        expect(verdict(page)).to_have_text("red panda")
+        expect(headline(page)).to_have_text("red panda")
     assert [each["name"] for each in service.get("/classes").json()["classes"]] == ["red panda"]
 
 
 def test_the_same_photo_again_changes_nothing(browser, service):
     with visit(browser, service.base_url) as page:
-        teach(page, "one", (1, 0))
+        learn(page, "one", (1, 0))
         page.fill("#name", "one")
         page.click("#learn-button")
-        expect(page.locator("#notice")).to_contain_text("knows this photo already")
+        expect(page.locator("#notice")).to_contain_text("already has this photo")
     assert service.get("/classes").json()["classes"][0]["photos"] == 1
 
 
@@ -143,54 +144,54 @@ def test_unknown(browser, model, tmp_path):
         stored.enroll("one", [photo(1, 0)])
         stored.calibrate(others, false_accept=0.01)
     with served(model) as service, visit(browser, service.base_url) as page:
-        show(page, (6, 0))
-        expect(verdict(page)).to_have_text("Unknown")
-        expect(page.locator("#spoken")).to_have_text("Unknown. The nearest is one.")
-        show(page, (1, 0))
-        expect(verdict(page)).to_have_text("one")
-        expect(page.locator("#answer")).not_to_contain_text("calibrated")
+        choose(page, (6, 0))
+        expect(headline(page)).to_have_text("Unknown")
+        expect(page.locator("#announcement")).to_have_text("Unknown. The nearest class is one.")
+        choose(page, (1, 0))
+        expect(headline(page)).to_have_text("one")
+        expect(page.locator("#prediction")).not_to_contain_text("calibrated")
 
 
-def test_a_file_that_is_no_photo(browser, service):
-    with visit(browser, service.base_url, refusals=[415]) as page:
+def test_a_file_that_is_not_a_photo(browser, service):
+    with visit(browser, service.base_url, errors=[415]) as page:
         page.set_input_files("#files", [{"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no photo"}])
-        expect(page.locator("#answer")).to_contain_text("notes.txt: not a JPEG, PNG, WEBP, BMP or GIF image")
+        expect(page.locator("#prediction")).to_contain_text("notes.txt: not a JPEG, PNG, WEBP, BMP or GIF image")
         expect(page.locator("#learn")).to_be_hidden()
-        show(page, (1, 0))  # and on it goes
-        expect(verdict(page)).to_have_text("Nothing learned yet")
+        choose(page, (1, 0))  # a valid photo after it
+        expect(headline(page)).to_have_text("No classes yet")
         expect(page.locator("#learn")).to_be_visible()
 
 
-def test_one_bad_file_among_good_ones_is_left_out(browser, service):
-    with visit(browser, service.base_url, refusals=[422]) as page:
+def test_an_invalid_photo_is_left_out(browser, service):
+    with visit(browser, service.base_url, errors=[422]) as page:
         broken = {"name": "broken.png", "mimeType": "image/png", "buffer": photo(1, 1)[:200]}
         page.set_input_files("#files", [*files((1, 0)), broken, *files((1, 2))])
-        expect(page.locator(".tile.bad")).to_have_count(1)
+        expect(page.locator(".tile.invalid")).to_have_count(1)
         expect(page.locator("#learn-button")).to_have_text("Learn from 2 photos")
         page.fill("#name", "one")
         page.click("#learn-button")
         expect(page.locator("#notice")).to_have_text("Learned “one” from 2 photos.")
 
 
-def test_photos_can_be_added_and_taken_away(browser, service):
+def test_photos_can_be_added_and_removed(browser, service):
     with visit(browser, service.base_url) as page:
-        show(page, (1, 0))
+        choose(page, (1, 0))
         with page.expect_file_chooser() as chooser:
             page.click("#strip .add")
         chooser.value.set_files(files((1, 1), (2, 0)))
         expect(page.locator("#learn-button")).to_have_text("Learn from 3 photos")
-        page.click("button[aria-label='Take photo 3 away']")
+        page.click("button[aria-label='Remove photo 3']")
         expect(page.locator("#learn-button")).to_have_text("Learn from 2 photos")
-        show(page, (3, 0))
+        choose(page, (3, 0))
         expect(page.locator("#strip .tile")).to_have_count(1)
 
 
-def test_a_name_that_cannot_be(browser, service):
-    with visit(browser, service.base_url, refusals=[422]) as page:
-        show(page, (1, 0))
+def test_an_invalid_class_name(browser, service):
+    with visit(browser, service.base_url, errors=[422]) as page:
+        choose(page, (1, 0))
         page.fill("#name", "a\x07b")
         page.click("#learn-button")
-        expect(page.locator("#trouble")).to_contain_text("control character")
+        expect(page.locator("#error")).to_contain_text("control character")
 
 
 FILES_FROM = """(kind) => {
@@ -204,11 +205,11 @@ FILES_FROM = """(kind) => {
 
 
 @pytest.mark.parametrize("way", ["drop", "paste"])
-def test_photos_come_in_by_drop_and_paste(browser, service, way):
+def test_drop_and_paste(browser, service, way):
     service.post("/classes/one", files=form(photo(1, 0)))
     with visit(browser, service.base_url) as page:
         page.evaluate(FILES_FROM, {"way": way, "content": base64.b64encode(photo(1, 1)).decode()})
-        expect(verdict(page)).to_have_text("one")
+        expect(headline(page)).to_have_text("one")
 
 
 def test_the_camera(browser, service):
@@ -216,23 +217,23 @@ def test_the_camera(browser, service):
         page.click("#open-camera")
         while not page.evaluate("document.getElementById('video').videoWidth"):
             pass
-        page.click("#shoot")
-        expect(verdict(page)).to_have_text("Nothing learned yet")
-        page.click("#shoot")
+        page.click("#take-photo")
+        expect(headline(page)).to_have_text("No classes yet")
+        page.click("#take-photo")
         expect(page.locator("#strip .tile")).to_have_count(2)
         page.fill("#name", "test picture")
         page.click("#learn-button")
         expect(page.locator("#notice")).to_contain_text("Learned “test picture”")
         expect(page.locator("#camera")).to_be_hidden()
-        expect(verdict(page)).to_have_text("test picture")
+        expect(headline(page)).to_have_text("test picture")
     (known,) = service.get("/classes").json()["classes"]
     assert known["sources"][0].startswith("camera 20")
 
 
-def test_without_a_camera_it_says_so(chromium, service):
+def test_without_a_camera_there_is_a_message(chromium, service):
     with chromium.launch(executable_path=BROWSER, args=QUIET) as bare, visit(bare, service.base_url) as page:
         page.click("#open-camera")
-        expect(page.locator("#trouble")).to_have_text(re.compile("camera"))
+        expect(page.locator("#error")).to_have_text(re.compile("camera"))
         expect(page.locator("#camera")).to_be_hidden()
         expect(page.locator("#choose")).to_be_visible()
 
@@ -243,37 +244,37 @@ def enter_key(page, key):
     page.click("#key-form button[type=submit]")
 
 
-def test_keys_wrong_reading_and_enrolling(browser, model, tmp_path):
+def test_an_invalid_a_read_and_an_enroll_key(browser, model, tmp_path):
     with StoredClassifier.open(model) as stored:
         stored.enroll("one", [photo(1, 0)])
     with served(model, write_keys(tmp_path)) as service:
-        with visit(browser, service.base_url, refusals=[401]) as page:
-            expect(page.locator("#key-message")).to_have_text("This service asks for a key.")
+        with visit(browser, service.base_url, errors=[401]) as page:
+            expect(page.locator("#key-message")).to_have_text("This service requires a key.")
             enter_key(page, "wrong-0123456789abcdef")
-            expect(page.locator("#key-message")).to_have_text("This key is not known here.")
-            enter_key(page, "ключ-0123456789abcdef")  # no header can carry it
+            expect(page.locator("#key-message")).to_have_text("This key is not valid.")
+            enter_key(page, "ключ-0123456789abcdef")  # not allowed in a header
             expect(page.locator("#key:invalid")).to_be_visible()
             enter_key(page, READ)
             expect(page.locator("#classes li")).to_have_count(1)
-            expect(page.locator("#classes .thumb img")).to_have_count(1)
+            expect(page.locator("#classes .thumbnail img")).to_have_count(1)
             expect(page.locator("#classes button")).to_have_count(0)
-            show(page, (1, 1))
-            expect(verdict(page)).to_have_text("one")
+            choose(page, (1, 1))
+            expect(headline(page)).to_have_text("one")
             expect(page.locator("#learn")).to_be_hidden()
             expect(page.locator("#read-only")).to_be_visible()
             page.click("#change-key")
             enter_key(page, ENROLL)
             expect(page.locator("#classes button")).to_have_count(1)
-            teach(page, "two", (5, 0))
+            learn(page, "two", (5, 0))
             page.reload()  # the key is remembered in this tab
             expect(page.locator("#classes li")).to_have_count(2)
-        with visit(browser, service.base_url, refusals=[401]) as page:
+        with visit(browser, service.base_url, errors=[401]) as page:
             page.click("#key-cancel")
-            expect(page.locator("#trouble")).to_contain_text("Without a key")
+            expect(page.locator("#error")).to_contain_text("Without a key")
 
 
 def press_until(page, selector, key="Tab"):
-    """Walk by keyboard alone; what is reached must show that it has the focus."""
+    """Move the focus by keyboard to an element; it must have a visible focus outline."""
     for _ in range(40):
         page.keyboard.press(key)
         if page.evaluate("selector => document.activeElement.matches(selector)", selector):
@@ -283,13 +284,13 @@ def press_until(page, selector, key="Tab"):
     raise AssertionError(f"{selector} cannot be reached by keyboard")
 
 
-def test_by_keyboard_alone(browser, service):
+def test_keyboard_only(browser, service):
     with visit(browser, service.base_url) as page:
         press_until(page, "#choose")
         with page.expect_file_chooser() as chooser:
             page.keyboard.press("Enter")
         chooser.value.set_files(files((1, 0), (1, 1)))
-        expect(verdict(page)).to_have_text("Nothing learned yet")
+        expect(headline(page)).to_have_text("No classes yet")
         press_until(page, "button[aria-label='Photo 2']")
         page.keyboard.press("Space")
         expect(page.locator("button[aria-label='Photo 2']")).to_have_attribute("aria-pressed", "true")
@@ -300,7 +301,7 @@ def test_by_keyboard_alone(browser, service):
         expect(page.locator("#classes li")).to_have_count(1)
         press_until(page, "button[aria-label='Forget one']")
         page.keyboard.press("Enter")
-        expect(page.locator("#forget-cancel")).to_be_focused()  # the harmless one first
+        expect(page.locator("#forget-cancel")).to_be_focused()  # the default is not to delete
         page.keyboard.press("Escape")
         expect(page.locator("#forget-dialog")).to_be_hidden()
         page.keyboard.press("Enter")  # the focus is back where it was
@@ -310,11 +311,11 @@ def test_by_keyboard_alone(browser, service):
     assert service.get("/classes").json()["total"] == 0
 
 
-def test_everything_to_press_or_fill_in_has_a_name(browser, service):
+def test_every_control_has_an_accessible_name(browser, service):
     service.post("/classes/one", files=form(photo(1, 0)))
     with visit(browser, service.base_url) as page:
-        show(page, (1, 0))
-        expect(verdict(page)).to_have_text("one")
+        choose(page, (1, 0))
+        expect(headline(page)).to_have_text("one")
         nameless = page.evaluate(
             """[...document.querySelectorAll("button, input, img, video")].filter((each) =>
                !(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.hasAttribute("alt"))
@@ -324,27 +325,27 @@ def test_everything_to_press_or_fill_in_has_a_name(browser, service):
 
 
 @pytest.mark.parametrize("width", [320, 390])
-def test_on_a_phone_nothing_sticks_out(browser, service, width):
+def test_no_horizontal_scrolling_on_a_phone(browser, service, width):
     for name in ("x" * 200, "a name of several words, as people give them"):
         service.post(f"/classes/{name}", files=form(photo(1, len(name))))
     with visit(
         browser, service.base_url, viewport={"width": width, "height": 700}, is_mobile=True, has_touch=True
     ) as page:
-        show(page, *((1, seed) for seed in range(8)))
+        choose(page, *((1, seed) for seed in range(8)))
         expect(page.locator(".bars li")).to_have_count(2)
         expect(page.locator("#classes li")).to_have_count(2)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         small = page.evaluate(
-            """[...document.querySelectorAll("button:not(.drop-one), input:not([type=file])")].filter((each) =>
+            """[...document.querySelectorAll("button:not(.remove), input:not([type=file])")].filter((each) =>
                each.offsetParent && each.getBoundingClientRect().height < 44).map((each) => each.id)"""
         )
-        assert small == []  # a thumb finds them
+        assert small == []  # large enough to tap
         page.locator("#classes button").first.tap()
         expect(page.locator("#forget-dialog")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_light_and_dark(browser, service):
+def test_light_and_dark_theme(browser, service):
     def brightness(scheme):
         with visit(browser, service.base_url, color_scheme=scheme) as page:
             expect(page.locator("#empty")).to_be_visible()
@@ -354,7 +355,7 @@ def test_light_and_dark(browser, service):
     assert brightness("light") > 600 > 150 > brightness("dark")
 
 
-def test_many_classes_come_in_pieces_and_by_search(browser, model):
+def test_paging_and_search_of_many_classes(browser, model):
     with StoredClassifier.open(model) as stored:
         (one,) = stored.classifier.photos([photo(1, 0)])
         for number in range(70):
@@ -371,22 +372,26 @@ def test_many_classes_come_in_pieces_and_by_search(browser, model):
         expect(page.locator("#none-found")).to_be_visible()
 
 
-def test_when_the_service_is_gone_it_says_so(browser, model):
+def test_without_a_response_there_is_a_message(browser, model):
     with served(model) as service:
         context = browser.new_context()
         page = context.new_page()
         page.goto(str(service.base_url))
         expect(page.locator("#empty")).to_be_visible()
-    show(page, (1, 0))
-    expect(page.locator("#answer")).to_contain_text("The service does not answer. Is it still running?", timeout=WAIT)
+    choose(page, (1, 0))
+    expect(page.locator("#prediction")).to_contain_text(
+        "The service does not respond. Is it still running?", timeout=WAIT
+    )
     context.close()
 
 
-def test_the_page_is_held_to_its_own_origin(service):
+def test_the_page_loads_nothing_from_other_origins(service):
     answer = service.get("/")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    for text in (answer.text, service.get("/style.css").text, service.get("/app.js").text):
-        assert "//" not in re.sub(r"^\s*//.*$| // .*$", "", text, flags=re.MULTILINE)  # no address of anybody else
+    for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir() if file.suffix in (".css", ".js"))):
+        assert "//" not in re.sub(
+            r"^\s*//.*$| // .*$", "", service.get(path).text, flags=re.MULTILINE
+        )  # no absolute URL
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", answer.text)

@@ -135,7 +135,7 @@ def test_without_a_valid_key_every_route_is_401(keyed, headers, method, path):
 
 
 def test_public_paths_need_no_key(keyed):
-    for path in ("/", "/app.js", "/style.css", "/icon.svg", "/health", "/openapi.json"):
+    for path in ("/", "/app.js", "/photos.js", "/style.css", "/icon.svg", "/health", "/openapi.json"):
         assert keyed.get(path).status_code == 200
 
 

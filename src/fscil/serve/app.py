@@ -32,12 +32,14 @@ from fscil.serve.service import ListedClass, Service
 from fscil.serve.uploads import uploads
 
 PAGE = Path(__file__).parent / "page"
-PAGE_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+PAGE_FILES = {f"/{file.name}": file for file in sorted(PAGE.iterdir()) if file.suffix in MEDIA_TYPES}
+PAGE_FILES["/"] = PAGE_FILES.pop("/index.html")
 PUBLIC_PATHS = frozenset({*PAGE_FILES, "/health", "/openapi.json"})
 DESCRIPTION = """Predicts the class of a photo, or that it is unknown; learns a new class from one to five photos.
 
@@ -199,16 +201,15 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    def add(path: str, file: str, media_type: str) -> None:
-        content = (PAGE / file).read_bytes()
-        headers = {"Cache-Control": "no-cache"}
+    def add(path: str, file: Path) -> None:
+        content, media_type = file.read_bytes(), MEDIA_TYPES[file.suffix]
 
         @app.get(path, include_in_schema=False)
         async def page_file() -> Response:
-            return Response(content, media_type=media_type, headers=headers)
+            return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
-    for path, (file, media_type) in PAGE_FILES.items():
-        add(path, file, media_type)
+    for path, file in PAGE_FILES.items():
+        add(path, file)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

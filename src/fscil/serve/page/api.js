@@ -1,0 +1,56 @@
+// Requests to the HTTP API, with the key where one is required.
+
+import { $ } from "./dom.js";
+
+const KEY = "fscil-key"; // in the session storage
+
+/** Fetches a path of the service; asks for a key after 401. An error has the message and the status of the response. */
+export async function request(path, options = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem(KEY);
+    const headers = key ? { Authorization: `Bearer ${key}` } : {};
+    let response;
+    try {
+      response = await fetch(path, { ...options, headers, cache: "no-store" });
+    } catch {
+      throw new Error("The service does not respond. Is it still running?");
+    }
+    if (response.ok) return response;
+    const { error = `The service responded with status ${response.status}.` } = await response.json().catch(() => ({}));
+    if (response.status !== 401) throw Object.assign(new Error(error), { status: response.status });
+    // Unless another request has asked for a new key meanwhile.
+    if (sessionStorage.getItem(KEY) === key) await askForKey(key ? error : "This service requires a key.");
+  }
+}
+
+export const classPath = (name) => `classes/${encodeURIComponent(name)}`;
+
+export function formOf(files) {
+  const data = new FormData();
+  files.forEach((file) => data.append("files", file, file.name || "photo.jpg"));
+  return data;
+}
+
+let pendingKey = null; // one dialog for all requests that wait for a key
+
+export function askForKey(message) {
+  pendingKey ??= new Promise((resolve, reject) => {
+    const dialog = $("key-dialog");
+    $("key-message").textContent = message;
+    $("key").value = "";
+    dialog.showModal();
+    $("key-form").onsubmit = () => {
+      sessionStorage.setItem(KEY, $("key").value.trim());
+      $("change-key").hidden = false;
+      resolve();
+    };
+    dialog.onclose = () => {
+      pendingKey = null;
+      reject(new Error("Without a key this service cannot be used. Reload the page to enter one."));
+    };
+  });
+  return pendingKey;
+}
+
+$("key-cancel").onclick = () => $("key-dialog").close();
+$("change-key").hidden = !sessionStorage.getItem(KEY);
