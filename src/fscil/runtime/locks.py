@@ -1,94 +1,90 @@
-"""Who may write to a model folder: one writer at a time, and none from outside while a server is at it.
+"""Locks on folders: one writer at a time, and no writer of another process while a server uses a model.
 
-Locks are flocks: they go with the process, so that a crash leaves none behind. Windows has none, and goes without.
+A lock belongs to a process: a crash leaves none behind. The files stay and hold nothing; who serves is in another one.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from fscil.errors import StoreError
-from fscil.runtime.files import cannot_write
+from fscil.runtime.files import cannot_write, read_json, write_json
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover
-    fcntl = None  # type: ignore[assignment]
-
-LOCK, SERVER = ".lock", ".server"
+FILES = LOCK, SERVER, SERVER_INFO = ".lock", ".server", ".server.json"
+POLL = 0.01  # seconds between attempts to take a lock that is held
 
 _served_here: set[tuple[int, Path]] = set()  # process and folder: a fork is another process
 
 
 @contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the exclusive lock of this file in the block. Without wait, False is yielded where it is held already.
+
+    Every call locks by itself: two threads of one process exclude each other as two processes do.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
+    try:
+        lock.acquire(poll_interval=POLL)
+        held = True
+    except Timeout:
+        held = False
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        yield held
+    finally:
+        lock.release()
+
+
+@contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Waits for other writers; refused while a server of another process uses the model."""
-    with _open(folder / LOCK) as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    """Waits for other writers; a StoreError while a server of another process uses the model."""
+    with locked(folder / LOCK):
         if (os.getpid(), folder.resolve()) not in _served_here:
-            with _open(folder / SERVER) as server:
-                _take(server, folder)
+            with locked(folder / SERVER, wait=False) as free:
+                if not free:
+                    raise _is_served(folder)
         yield
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
     """Keeps writers of other processes, and other servers, out."""
-    with _open(folder / SERVER) as server:
-        with writing(folder):  # so that whoever writes has finished, and whoever comes sees the lock
-            _take(server, folder)
-        with suppress(OSError):  # it only tells others who is here
-            server.truncate(0)
-            server.write(json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode())
-        me = (os.getpid(), folder.resolve())
+    me = (os.getpid(), folder.resolve())
+    with ExitStack() as stack:
+        with writing(folder):  # so that the last writer has finished, and the next one finds the lock
+            if not stack.enter_context(locked(folder / SERVER, wait=False)):
+                raise _is_served(folder)
+            with suppress(StoreError):  # it only tells others who is here
+                since = time.strftime("%Y-%m-%d %H:%M:%S")
+                write_json(folder / SERVER_INFO, {"pid": os.getpid(), "since": since})
         _served_here.add(me)
         try:
             yield
         finally:
             _served_here.discard(me)
+            with suppress(OSError):
+                (folder / SERVER_INFO).unlink(missing_ok=True)
 
 
 @contextmanager
 def no_writer(folder: Path) -> Iterator[bool]:
     """For a reader: False if somebody is writing, otherwise nobody will until the block ends."""
-    try:
-        file = (folder / LOCK).open("rb")
-    except OSError:  # no lock, or no right to it: no writer either
-        yield True
-        return
-    with file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            alone = True
-        except BlockingIOError:
-            alone = False
+    with ExitStack() as stack:
+        alone = True  # where there is no lock file, or no right to it, there is no writer either
+        if (folder / LOCK).exists():
+            with suppress(StoreError):
+                alone = stack.enter_context(locked(folder / LOCK, wait=False))
         yield alone
 
 
-def _open(path: Path) -> IO[bytes]:
-    try:
-        return path.open("a+b", buffering=0)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
-def _take(server: IO[bytes], folder: Path) -> None:
-    """The lock of a server, until the file is closed."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(server, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        who = ""
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            server.seek(0)
-            holder = json.loads(server.read())
-            who = f" (pid {holder['pid']}, since {holder['since']})"
-        raise StoreError(
-            f"{folder}: a server is using this model{who}. Do this through the server, or stop it first."
-        ) from None
+def _is_served(folder: Path) -> StoreError:
+    who = ""
+    with suppress(StoreError, LookupError, TypeError):
+        server = read_json(folder / SERVER_INFO)
+        who = f" (pid {server['pid']}, since {server['since']})"
+    return StoreError(f"{folder}: a server is using this model{who}. Do this through the server, or stop it first.")

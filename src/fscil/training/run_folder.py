@@ -32,11 +32,10 @@ from fscil.runtime.files import (
     write_json,
     write_text,
 )
+from fscil.runtime.locks import LOCK, locked
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LOCK = ".lock"
 
 
 def machine() -> dict[str, Any]:
@@ -183,23 +182,10 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time; the lock goes with the process, so a crash leaves none behind."""
-        try:
-            import fcntl
-        except ImportError:  # pragma: no cover - Windows has no flock, and then goes without
-            yield
-            return
-        try:
-            file = (self.folder / LOCK).open("w")
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be written: {error.strerror}.") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreError(
-                    f"{self.folder}: another process is working on this run. Wait for it or stop it."
-                ) from None
+        """One writer at a time; the lock belongs to the process, so a crash leaves none behind."""
+        with locked(self.folder / LOCK, wait=False) as mine:
+            if not mine:
+                raise StoreError(f"{self.folder}: another process is working on this run. Wait for it or stop it.")
             for leftover in self.folder.glob(".*.part"):  # of a writer that was killed
                 leftover.unlink(missing_ok=True)
             yield

@@ -4,7 +4,8 @@ model.json                    what the model is; names, sizes and checksums of t
 weights-<sha8>.safetensors    the network
 gallery-<n>.safetensors       the snapshot of generation n
 journal-<n>.jsonl             one line per record since: its checksum, a space, the record as JSON
-.lock, .server                held by whoever writes, and by a server
+.lock, .server                locks of whoever writes, and of a server
+.server.json                  process and start of the server, while there is one
 
 Replacing model.json is the moment at which a new generation takes over; files that it does not name are leftovers. A
 record is on disk when `append` returns.

@@ -25,7 +25,7 @@ SCHEMA = 1
 MANIFEST = "model.json"
 OURS = re.compile(
     r"model\.json|weights-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
-    r"|\.lock|\.server|\.[^/\\]+\.part"
+    r"|\.lock|\.server|\.server\.json|\.[^/\\]+\.part"
 )
 
 
@@ -59,7 +59,7 @@ class _Manifest:
 
     @property
     def names(self) -> set[str]:
-        return {MANIFEST, locks.LOCK, locks.SERVER, self.journal, *(file["name"] for file in self.files.values())}
+        return {MANIFEST, *locks.FILES, self.journal, *(file["name"] for file in self.files.values())}
 
     def version(self, end: Place) -> Version:
         return Version(self.generation, self.checksum, end)
