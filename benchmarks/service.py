@@ -1,10 +1,10 @@
-"""How fast the service answers, and whether it loses anything: real server, real sockets, printed as Markdown.
+"""Throughput and latency of the service, and whether it loses enrollments: real server and sockets, as Markdown.
 
     python benchmarks/service.py [--model MODEL] [--photos DIR] [--clients 1 8 64] [--seconds 15] [--soak 60]
 
 Without --model the pretrained network is used; in any case a copy is served, so nothing is changed. Clients are threads
-of this process and share the cores with the server; each sends its next request when it has its answer. --soak
-mixes predictions and enrolments, kills the server with SIGKILL in full flight, starts it again and counts.
+of this process and share the cores with the server; each sends its next request after the response. --soak mixes
+predictions and enrollments, kills the server with SIGKILL meanwhile, starts it again and counts the photos.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Service:
         line = self.process.stdout.readline()
         if "http://" not in line:
             sys.exit("the service did not start")
-        self.place = urlsplit(next(word for word in line.split() if word.startswith("http://"))).netloc
+        self.address = urlsplit(next(word for word in line.split() if word.startswith("http://"))).netloc
 
     def end(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -52,24 +52,24 @@ class Service:
 
 @dataclass
 class Client:
-    """One sender over one connection."""
+    """One client with one connection."""
 
-    place: str
+    address: str
     seconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.connection = http.client.HTTPConnection(self.place, timeout=120)
+        self.connection = http.client.HTTPConnection(self.address, timeout=120)
 
     def send(self, path: str, photo: bytes) -> bool:
         began = time.perf_counter()
         self.connection.request("POST", path, photo, {"Content-Type": "image/jpeg"})
-        answer = self.connection.getresponse()
-        content = answer.read()
+        response = self.connection.getresponse()
+        content = response.read()
         self.seconds.append(time.perf_counter() - began)
-        if answer.status != 200:
-            self.errors.append(f"{answer.status} {content[:200]!r}")
-        return answer.status == 200
+        if response.status != 200:
+            self.errors.append(f"{response.status} {content[:200]!r}")
+        return response.status == 200
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
@@ -104,15 +104,15 @@ def run_clients(clients: list[Client], work: Callable[[int, Client], None]) -> f
 
 def measure(service: Service, photos: list[bytes], count: int, seconds: float) -> str:
     """One row of the table."""
-    clients = [Client(service.place) for _ in range(count)]
+    clients = [Client(service.address) for _ in range(count)]
 
-    def ask(number: int, client: Client) -> None:
-        end, place = time.perf_counter() + seconds, number
+    def predict(number: int, client: Client) -> None:
+        end, index = time.perf_counter() + seconds, number
         while time.perf_counter() < end:
-            client.send("/predict", photos[place % len(photos)])
-            place += 1
+            client.send("/predict", photos[index % len(photos)])
+            index += 1
 
-    took = run_clients(clients, ask)
+    took = run_clients(clients, predict)
     times = np.concatenate([client.seconds for client in clients]) * 1000
     errors = sum(len(client.errors) for client in clients)
     p50, p99 = np.percentile(times, [50, 99])
@@ -122,7 +122,7 @@ def measure(service: Service, photos: list[bytes], count: int, seconds: float) -
 def soak(model: Path, photos: list[bytes], count: int, seconds: float) -> bool:
     """Whether nothing failed and nothing was lost."""
     service = Service(model)
-    clients = [Client(service.place) for _ in range(count)]
+    clients = [Client(service.address) for _ in range(count)]
     acknowledged = [0] * count
     killed = threading.Event()
     sources = [np.asarray(Image.open(io.BytesIO(photo)).convert("RGB")) for photo in photos]
@@ -135,7 +135,7 @@ def soak(model: Path, photos: list[bytes], count: int, seconds: float) -> bool:
                     client.send("/predict", photos[turn % len(photos)])
                 else:
                     fresh = sources[turn % len(sources)].copy()
-                    fresh[:16, :16] = np.random.default_rng([number, turn]).integers(0, 256, 3)  # a photo never seen
+                    fresh[:16, :16] = np.random.default_rng([number, turn]).integers(0, 256, 3)  # a new photo
                     acknowledged[number] += client.send(f"/classes/client%20{number}", jpeg(fresh))
             except (OSError, http.client.HTTPException) as error:
                 if not killed.is_set():
@@ -152,7 +152,7 @@ def soak(model: Path, photos: list[bytes], count: int, seconds: float) -> bool:
     run_clients(clients, work)
     timer.join()
     again = Service(model)
-    connection = http.client.HTTPConnection(again.place, timeout=120)
+    connection = http.client.HTTPConnection(again.address, timeout=120)
     connection.request("GET", "/classes")
     kept = {known["name"]: known["photos"] for known in json.loads(connection.getresponse().read())["classes"]}
     again.end(signal.SIGTERM)
@@ -160,8 +160,8 @@ def soak(model: Path, photos: list[bytes], count: int, seconds: float) -> bool:
     lost = sum(max(0, acked - kept.get(f"client {number}", 0)) for number, acked in enumerate(acknowledged))
     requests = sum(len(client.seconds) for client in clients)
     print(
-        f"\n{count} clients for {seconds:.0f} s, one request in {ENROLL_EVERY} an enrolment: {requests} requests, "
-        f"{sum(acknowledged)} enrolments acknowledged, {len(errors)} errors; after kill -9 and a new start "
+        f"\n{count} clients for {seconds:.0f} s, one request in {ENROLL_EVERY} an enrollment: {requests} requests, "
+        f"{sum(acknowledged)} enrollments acknowledged, {len(errors)} errors; after kill -9 and a new start "
         f"{sum(kept.values())} photos are there, {lost} acknowledged ones lost."
     )
     for error in errors[:5]:
@@ -183,7 +183,7 @@ def copied_model(model: Path | None, folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--photos", type=Path, help="folder of JPEG files; without it, made-up photos of 640 x 480")
+    parser.add_argument("--photos", type=Path, help="folder of JPEG files; without it, synthetic photos of 640 x 480")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=15, help="per number of clients")
     parser.add_argument("--soak", type=float, default=0, help="seconds of the mixed run with 64 clients, and the kill")
@@ -193,7 +193,7 @@ def main() -> None:
         model = copied_model(options.model, Path(folder))
         service = Service(model)
         for number in range(10):
-            Client(service.place).send(f"/classes/class%20{number}", photos[number % len(photos)])
+            Client(service.address).send(f"/classes/class%20{number}", photos[number % len(photos)])
         measure(service, photos, 1, 1)  # warm up
         average = sum(map(len, photos)) / len(photos) / 1000
         print(f"`fscil serve`, {os.cpu_count()} cores ({platform.machine()}), photos of {average:.0f} kB on average\n")

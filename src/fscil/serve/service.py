@@ -53,7 +53,7 @@ class Service:
         with self._queued_photos.acquire(len(files)):
             images = await self._decode(files, self._classifier.encoder.read)
             features = await self._encode(images)
-            return await asyncio.to_thread(self._classifier.answer, torch.stack(features), top)
+            return await asyncio.to_thread(self._classifier.predict_features, torch.stack(features), top)
 
     async def enroll(self, name: str, files: Sequence[Upload]) -> tuple[int, ClassInfo]:
         """How many photos were new, and the class after that. Returns once they are on disk."""
@@ -66,7 +66,7 @@ class Service:
             Photo(loaded.digest, feature, file.name, now, loaded.thumbnail)
             for file, (_, loaded), feature in zip(files, decoded, features, strict=True)
         ]
-        return await self._write(lambda: (self._stored.enroll_prepared(name, photos), self._info(name)))
+        return await self._write(lambda: (self._stored.enroll_photos(name, photos), self._info(name)))
 
     async def forget(self, name: str) -> str:
         """The name as the gallery spells it."""

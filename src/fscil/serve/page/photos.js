@@ -146,7 +146,7 @@ function predictionParts({ label, score, ranking }) {
       bars,
     ];
   const parts = [headline(label, "", `${label}, similarity ${score.toFixed(2)}`), bars];
-  if (!model.calibrated) parts.push(note("small", "The nearest class is always given, because the model is not calibrated to say “unknown”."));
+  if (!model.calibrated) parts.push(note("small", "The model is not calibrated: it always gives the nearest class, never “unknown”."));
   return parts;
 }
 
