@@ -1,8 +1,8 @@
 import os
+import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -355,21 +355,30 @@ def test_the_folder_is_chosen_by_the_environment(source, tmp_path, monkeypatch):
     assert len(list((tmp_path / "chosen").iterdir())) == 1
 
 
+WHERE = """
+import sys
+from fscil.data.cache import cache_folder
+sys.platform = sys.argv[1]
+print(cache_folder())
+"""
+
+
 @pytest.mark.parametrize(
-    ("platform", "place"),
+    ("platform", "variable", "place"),
     [
-        ("linux", ".cache/fscil"),
-        ("darwin", "Library/Caches/fscil"),
-        ("win32", "AppData/Local/fscil/cache"),
+        ("linux", None, ".cache/fscil"),
+        ("linux", ("XDG_CACHE_HOME", "elsewhere"), "elsewhere/fscil"),
+        ("darwin", None, "Library/Caches/fscil"),
     ],
 )
-def test_where_each_system_keeps_it(monkeypatch, tmp_path, platform, place):
-    for name in ("FSCIL_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.setattr("sys.platform", platform)
-    assert cache_folder() == Path.home() / place
+def test_where_each_system_keeps_it(tmp_path, platform, variable, place):
+    inherited = {key: value for key, value in os.environ.items() if key not in ("FSCIL_CACHE", "XDG_CACHE_HOME")}
+    environment = {**inherited, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    if variable:
+        environment[variable[0]] = str(tmp_path / variable[1])
+    command = [sys.executable, "-c", WHERE, platform]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert Path(found.rstrip()) == tmp_path / place
 
 
 def test_another_share_of_a_folder_decodes_nothing_anew(tmp_path, picture, folder):

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import struct
-import sys
 import time
 import warnings
 from collections import deque
@@ -45,14 +44,12 @@ DAY = 86400.0
 
 
 def cache_folder() -> Path:
-    """$FSCIL_CACHE, or where this system keeps what programs can make again."""
+    """$FSCIL_CACHE, or fscil's folder among this system's caches, as ~/.cache/fscil on Linux."""
     if chosen := os.environ.get("FSCIL_CACHE"):
         return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "fscil"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "fscil" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fscil"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("fscil", appauthor=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,6 +250,7 @@ def _images(pool: ThreadPoolExecutor, pixels: Pixels, resize: Resize) -> Iterato
 
 def _image(pixels: Pixels, row: int, resize: Resize) -> Bytes | str:
     try:
-        return np.ascontiguousarray(resize.apply(Image.fromarray(pixels.read(np.array([row]))[0])))
+        image = Image.fromarray(pixels.read(np.array([row]))[0])
+        return np.ascontiguousarray(resize.apply(image, pixels.name(row)))
     except BadImageError as error:
         return str(error)

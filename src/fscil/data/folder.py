@@ -3,7 +3,7 @@
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 from unicodedata import normalize
@@ -102,9 +102,8 @@ def _classes(root: Path, part: Path) -> Files:
     skipped: list[str] = []
     for name, folder in _subfolders(part).items():
         files = classes.setdefault(normalize("NFC", name), [])
-        for here, folders, inside in os.walk(folder, onerror=_raise):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            place = Path(here).relative_to(root).as_posix()
+        for here, inside in walk(folder):
+            place = here.relative_to(root).as_posix()
             files += [f"{place}/{file}" for file in images_in(inside, suffixes)]
             skipped += [f"{place}/{file}" for file in images_in(inside, (*HEIC_SUFFIXES, *UNREADABLE))]
     skipped = [file for file in skipped if not file.lower().endswith(suffixes)]
@@ -121,13 +120,20 @@ def _classes(root: Path, part: Path) -> Files:
     return {name: sorted(files) for name, files in classes.items() if files}
 
 
+def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and all visible ones below it, each with the names of its files; links to folders are not followed."""
+    for here, folders, files in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield Path(here), files
+
+
 def images_in(names: Iterable[str], suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
     """Of these file names, the visible ones that end like this."""
     return [name for name in names if name.lower().endswith(suffixes) and not name.startswith(".")]
 
 
 def _raise(error: OSError) -> None:
-    raise DataError(f"folder: {error.filename} cannot be read ({error.strerror}).") from error
+    raise DataError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
 def _held_out(files: list[str], share: float, seed: int) -> list[str]:

@@ -3,7 +3,8 @@
 Nothing here knows torch. Pixels stay uint8 in height x width x 3 order until they reach the device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -44,11 +45,12 @@ class Resize:
             return max(1, self.size * height // short), max(1, self.size * width // short)
         return self.size
 
-    def apply(self, image: Image.Image) -> Image.Image:
+    def apply(self, image: Image.Image, name: str = "the image") -> Image.Image:
+        """The image at its stored size; a HugeImageError with its name where that is too large."""
         height, width = self.target(image.height, image.width)
         if (height, width) == (image.height, image.width):
             return image
-        _refuse_bomb(height, width)  # a thin strip grows huge when its short side is stretched
+        _refuse_bomb(height, width, name)  # a thin strip grows huge when its short side is stretched
         return image.resize((width, height), Image.Resampling[self.interpolation.upper()])
 
 
@@ -88,24 +90,30 @@ def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
 
 def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
     formats = _formats(stream, name)
+    with image_errors(name), Image.open(stream, formats=formats) as image:
+        _refuse_bomb(image.height, image.width, name)  # Pillow itself only warns up to twice its limit
+        return np.asarray(resize.apply(upright_rgb(image), name))
+
+
+@contextmanager
+def image_errors(name: str) -> Iterator[None]:
+    """Whatever Pillow raises in this block becomes a BadImageError that names the image."""
     try:
-        with Image.open(stream, formats=formats) as image:
-            # Pillow itself only warns up to twice its limit.
-            _refuse_bomb(image.height, image.width)
-            return np.asarray(resize.apply(upright_rgb(image)))
+        yield
+    except BadImageError:
+        raise
     except UnidentifiedImageError:
         raise UnsupportedImageError(f"{name}: not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image") from None
-    except (HugeImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise HugeImageError(f"{name}: too large ({error})") from error
-    # Pillow's decoders answer a damaged file with whatever they stumble over.
-    except Exception as error:
+    except Exception as error:  # Pillow's decoders raise exceptions of any type on damaged files
         raise BadImageError(f"{name}: corrupt or truncated ({error})") from error
 
 
-def _refuse_bomb(height: int, width: int) -> None:
+def _refuse_bomb(height: int, width: int, name: str) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
-        raise HugeImageError(f"{width} x {height} is more than {limit} pixels")
+        raise HugeImageError(f"{name}: too large ({width} x {height} is more than {limit} pixels)")
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fscil.data.folder import LAYOUT, images_in, parts
-from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decode, upright_rgb
-from fscil.errors import BadImageError, DataError, HugeImageError
+from fscil.data.folder import LAYOUT, images_in, parts, walk
+from fscil.data.images import AS_IT_IS, HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decode, image_errors, upright_rgb
+from fscil.errors import BadImageError, DataError
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
 
 THUMBNAIL = 96  # pixels of the longer side
-AS_IT_IS = Resize()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +35,7 @@ class LoadedPhoto:
 def load(source: Source, resize: Resize) -> LoadedPhoto:
     """Decode a photo; its digest is of the upright picture at full size, so another `resize` finds the same."""
     full = pixels(source, AS_IT_IS)
-    try:
-        image = resize.apply(Image.fromarray(full))
-    except HugeImageError as error:
-        raise HugeImageError(f"{name_of(source)}: too large ({error})") from error
+    image = resize.apply(Image.fromarray(full), name_of(source))
     digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
     digest.update(np.ascontiguousarray(full).data)
     return LoadedPhoto(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))
@@ -50,17 +46,15 @@ def pixels(source: Source, resize: Resize) -> Bytes:
     if isinstance(source, bytes):
         return decode(BytesIO(source), resize)
     if isinstance(source, Image.Image):
-        try:
-            return np.asarray(resize.apply(upright_rgb(source)))
-        except (OSError, ValueError) as error:  # Pillow reads a file only when its pixels are wanted
-            raise BadImageError(f"{name_of(source)}: corrupt or truncated ({error})") from error
+        with image_errors(name_of(source)):  # Pillow reads a file only when its pixels are wanted
+            return np.asarray(resize.apply(upright_rgb(source), name_of(source)))
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             raise BadImageError(
                 f"an array of {source.dtype} with shape {source.shape} is no image: expected is uint8 of "
                 f"(height, width, 3), red first."
             )
-        return np.asarray(resize.apply(Image.fromarray(source)))
+        return np.asarray(resize.apply(Image.fromarray(source), name_of(source)))
     return decode(Path(source).expanduser(), resize)
 
 
@@ -88,11 +82,8 @@ def as_list(images: Source | Sequence[Source] | NDArray[Any]) -> list[Source]:
 
 def files(folder: Path) -> list[Path]:
     """The images below a folder, in order of their paths; hidden ones are passed over."""
-    found: list[Path] = []
-    for here, folders, inside in os.walk(folder, onerror=_raise):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(here, name) for name in images_in(inside, SUFFIXES + HEIC_SUFFIXES)]
-    return sorted(found)
+    suffixes = SUFFIXES + HEIC_SUFFIXES
+    return sorted(here / name for here, names in walk(folder) for name in images_in(names, suffixes))
 
 
 def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, str | None]]:
@@ -106,10 +97,6 @@ def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, s
     if not found:
         raise DataError(f"{root}: no image in it. {LAYOUT}")
     return [(path, normalize("NFC", inside[0]) if len(inside) > 1 else None) for path, inside in found]
-
-
-def _raise(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
 
 def _thumbnail(image: Image.Image) -> bytes:
