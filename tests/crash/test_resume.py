@@ -79,8 +79,8 @@ def test_ctrl_c_and_the_command_it_names(tmp_path, images, expected, pixel_cache
     assert not Run.open(folder).finished
     # The last line says how to go on; do as it says.
     again = said.strip().splitlines()[-1]
-    assert again.startswith("Stopped; nothing is lost. Go on with: fscil train folder --out ")
-    words = shlex.split(again.partition("Go on with: fscil ")[2])
+    assert again.startswith("Stopped; nothing is lost. Continue with: fscil train folder --out ")
+    words = shlex.split(again.partition("Continue with: fscil ")[2])
     assert call(*words, "--quiet") == 0
     assert same(weights_of(folder), expected)
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fscil.cli.options import Device, Quiet, Settings, numbers, say
+from fscil.cli.options import Device, Plugins, Quiet, Settings, numbers, say
 from fscil.errors import ConfigError, FscilError
 
 if TYPE_CHECKING:
     from fscil.config import Config
-    from fscil.experiments.grid import Cell
+    from fscil.experiments.cells import Cell
     from fscil.protocol import Draw
 
 commands = typer.Typer()
@@ -31,7 +31,10 @@ Draws = Annotated[
 def bench(
     recipe: Recipe,
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas; default: all but joint, and those without word vectors.")
+        str | None,
+        typer.Option(
+            help="Names with commas; default: all that are cheap to evaluate and have the word vectors they need."
+        ),
     ] = None,
     data: Data = None,
     shots: Shots = None,
@@ -39,13 +42,14 @@ def bench(
     draws: Draws = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/bench-RECIPE.")] = None,
     word_vectors: Annotated[
-        Path | None, typer.Option(help="Vectors of the class names, for semantic_kd and synthesized.")
+        Path | None, typer.Option(help="Word vectors of the class names, for the methods that use them.")
     ] = None,
     set_: Settings = None,
+    plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods under equal terms. Networks they share are trained once; run it again to go on where it stopped.
+    """Compare methods under equal settings. Shared base networks are trained once; the same command again continues.
 
     Example: fscil bench glyphs --methods alice,cec,finetune --shots 5,1 --seeds 3 --out runs/compare
     """
@@ -70,10 +74,11 @@ def study(
     draws: Draws = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/WHICH-RECIPE.")] = None,
     set_: Settings = None,
+    plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """The paper's studies of ALICE's parts (ablation: 7 rows, 5 trainings) and of margin and scale (12 trainings).
+    """The paper's studies: of its method's parts (ablation: 7 rows, 5 trainings), of margin and scale (12 trainings).
 
     Example: fscil study ablation glyphs --shots 5 --out runs/ablation
     """
@@ -113,18 +118,20 @@ def _run(
     try:
         failed = Grid(folder, cells, data, Context.on(device, quiet), say).run(kind, counts, chosen)
     except KeyboardInterrupt:
-        say("\nStopped; what is done is kept. The same command goes on.")
+        say("\nStopped; finished parts are kept. Run the same command to continue.")
         raise
     say(f"Next: fscil report {folder}")
     if failed:
-        raise FscilError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}. The others are done.")
+        raise FscilError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}. The others are finished.")
 
 
 @commands.command()
-def report(folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")]) -> None:
-    """Summarise results here, in report.md with its figures, and in one self-contained page, report.html.
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")], plugin: Plugins = None
+) -> None:
+    """Summarise results on the terminal, in report.md with its figures, and in one self-contained page, report.html.
 
-    The paper's numbers stand below ours, with the difference, wherever it has some. Works on unfinished grids too.
+    The paper's numbers are below ours, with the difference, wherever it has some. Unfinished grids are fine.
     """
     from fscil.report import write_report
 

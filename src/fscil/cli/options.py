@@ -1,21 +1,48 @@
-"""What the commands share: options of the same meaning and a word to the user."""
+"""Options and helpers that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fscil.errors import ConfigError
 
+
+def _load_plugins(files: list[Path] | None) -> list[Path] | None:
+    """Before the command looks up any name."""
+    if files:
+        from fscil.runtime.registry import load_plugin
+
+        for file in files:
+            load_plugin(file)
+    return files
+
+
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        callback=_load_plugins,
+        is_eager=True,
+        help="A Python file that registers a method, data set, backbone or loss; may be repeated.",
+    ),
+]
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
+def plugin_options(files: list[Path] | None) -> list[str]:
+    """The same plugins, for a command that is suggested."""
+    return [word for file in files or [] for word in ("--plugin", str(file))]
+
+
 def numbers(text: str) -> tuple[int, ...]:
+    """Of --shots: whole numbers with commas."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:

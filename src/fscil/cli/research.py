@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fscil.cli.options import Device, Quiet, Settings, numbers, say
+from fscil.cli.options import Device, Plugins, Quiet, Settings, numbers, plugin_options, say
 from fscil.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Run folder to write; de
 
 @commands.command()
 def recipes() -> None:
-    """List the recipes that come with fscil, with what each is for."""
+    """List the recipes that come with fscil, and what each is for."""
     from fscil.config import load_recipe, recipe_names
 
     for name in recipe_names():
@@ -35,11 +35,11 @@ def recipes() -> None:
 @commands.command("data")
 def data_command(
     name: Annotated[str, typer.Argument(help="cifar100, mini_imagenet, cub200, folder or glyphs.")],
-    root: Annotated[Path | None, typer.Option("--root", help="Where the data set is, or shall be.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch it first (cifar100 and cub200).")] = False,
+    root: Annotated[Path | None, typer.Option("--root", help="Folder of the data set.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Download it first (cifar100 and cub200).")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what of a data set is there, what is missing and where to get it.
+    """Show what of a data set is there, what is missing and where to get it.
 
     Example: fscil data cifar100 --root datasets --download
     """
@@ -60,11 +60,12 @@ def train(
     data: Data = None,
     out: Out = None,
     set_: Settings = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train on the base classes, into a run folder. Ctrl-C stops it; --resume goes on, to the same bits on a CPU.
+    """Train on the base classes, into a run folder. Ctrl-C stops it; --resume continues, bit for bit on a CPU.
 
     Example: fscil train cifar100 --data datasets --out runs/cifar --set model.width=16 --set train.epochs=10
     """
@@ -74,11 +75,12 @@ def train(
     config, context = load_recipe(recipe, set_ or []), Context.on(device, quiet)
     folder = out or Path("runs") / Path(recipe).stem
     run = _resumed(config, folder) if resume else _new_run(config, folder, data)
+    plugins = plugin_options(plugin)
     settings = [word for item in set_ or [] for word in ("--set", item)]
     where = [] if device == "auto" else ["--device", device]
-    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *settings, *where])
+    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *plugins, *settings, *where])
     _train(config, run, data, context, again)
-    say(f"Next: fscil evaluate {folder}")
+    say(f"Next: {shlex.join(['fscil', 'evaluate', str(folder), *plugins])}")
 
 
 def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
@@ -88,6 +90,7 @@ def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
 
 
 def _resumed(config: "Config", folder: Path) -> "Run":
+    """The run in this folder, which must have been started with the same settings."""
     from fscil.config import difference, flatten
     from fscil.training.run_folder import Run
 
@@ -95,7 +98,7 @@ def _resumed(config: "Config", folder: Path) -> "Run":
     asked = flatten(config)
     free = ["about", "train.checkpoint_minutes"]  # these change no result
     free += [key for key in ("protocol.base_classes", "protocol.sessions", "protocol.order") if not asked[key]]
-    if asked["protocol.sessions"] is None:  # settled by the data when the run began, and way with it
+    if asked["protocol.sessions"] is None:  # resolved from the data when the run began, and way with it
         free.append("protocol.way")
     if other := difference(config, run.config(), free):
         raise ConfigError(f"{folder} was begun with other settings: {other}. Give the same, or another --out.")
@@ -111,13 +114,13 @@ def _train(config: "Config", run: "Run", data: Path | None, context: "Context", 
     try:
         experiments.train(config, run, _root(run, data), context, say)
     except KeyboardInterrupt:
-        say(f"\nStopped; nothing is lost. Go on with: {again}")
+        say(f"\nStopped; nothing is lost. Continue with: {again}")
         raise
     say(f"Trained: {run.weights}")
 
 
 def _root(run: "Run", data: Path | None) -> Path | None:
-    """Where the images are: as told now, or as told when the run was made."""
+    """Folder of the images: as given now, or as given when the run was made."""
     stored = run.about().get("data")
     return data or (Path(stored) if stored else None)
 
@@ -130,12 +133,13 @@ def evaluate(
     draws: Annotated[int, typer.Option(min=0, help="Average over this many seeded draws of the few images.")] = 0,
     prototypes: Annotated[str | None, typer.Option(help="balanced (the paper's) or all.")] = None,
     openset: Annotated[
-        bool, typer.Option("--openset", help="Also judge how classes of later sessions are told as unknown.")
+        bool, typer.Option("--openset", help="Also evaluate how images of later sessions are recognised as unknown.")
     ] = False,
+    plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Walk all sessions and print the tables, with the paper's numbers where there are any.
+    """Evaluate every session and print the tables, with the paper's numbers where there are any.
 
     Writes results.json, table.md, predictions.safetensors and confusion matrices into the run folder.
     """
@@ -158,17 +162,18 @@ def _evaluate(
     from rich.console import Console
 
     from fscil.experiments import run as experiments
-    from fscil.report import tables, to_markdown, to_terminal
+    from fscil.report import run_tables
     from fscil.runtime.files import write_text
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
     results = experiments.evaluate(run, _root(run, data), context, shots, draws, prototypes, openset)
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
-    for table in tables(results):
-        console.print(to_terminal(table), crop=False)
+    tables = run_tables(results)
+    for table in tables:
+        console.print(table.terminal(), crop=False)
         console.print()
-    write_text(run.folder / "table.md", "\n".join(map(to_markdown, tables(results))))
+    write_text(run.folder / "table.md", "\n\n".join(table.markdown(level=3) for table in tables) + "\n")
     say(f"Written: {run.folder}/results.json, table.md, predictions.safetensors, confusion-*-shot.csv")
 
 

@@ -1,40 +1,40 @@
-"""Many experiments in one folder: what is done is skipped, what stopped goes on, what fails does not stop the rest.
+"""Many experiments in one folder: finished ones are skipped, stopped ones resumed, a failure does not stop the rest.
 
 OUT/grid.json                    what the grid is: kind, data, last command, and its cells in order
 OUT/base/<key>/                  run folders of base networks; cells whose recipes agree share one
 OUT/cells/<name>/config.toml     its settings; with them word_vectors.sha256, where it needs word vectors
 OUT/cells/<name>/fitted-*.safetensors   a method after the base session
 OUT/cells/<name>/results.json    its sessions, as `fscil evaluate` writes them; a walk is added as it ends
-OUT/cells/<name>/predictions/    per walk, every prediction behind the figures
+OUT/cells/<name>/predictions/    per walk, every prediction
 OUT/cells/<name>/failed.txt      why it failed, where it did
 """
 
 import hashlib
 import json
-import re
 import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fscil.config import Config, difference, flatten, load_recipe, to_toml
+from fscil.config import Config, flatten
 from fscil.data import Dataset
 from fscil.data.images import Images
 from fscil.errors import ConfigError, FscilError
+from fscil.experiments.cells import Cell, data_difference, describe_data, require_same_settings
 from fscil.experiments.results import result_header, walk_record
-from fscil.experiments.run import require_enough_images
+from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.experiments.sessions import Walk, walk_all
 from fscil.features import FeatureCache
 from fscil.methods import METHODS, Method
 from fscil.protocol import Draw, Protocol
-from fscil.runtime.files import digest_of_file, load_tensors, read_json, save_tensors, write_json, write_text
+from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json, write_text
 from fscil.runtime.progress import titled
 from fscil.runtime.text import duration
 from fscil.training.base_training import load_base_network, train_base_network
@@ -42,25 +42,13 @@ from fscil.training.build import base_images, dataset_of, preprocess_of, protoco
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
-SAMPLE = 20  # images per base class whose features are kept to be shown
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One row of a table under one training seed."""
-
-    label: str  # of the row; cells of several seeds share it
-    config: Config  # method, seed and all
-
-    @property
-    def name(self) -> str:
-        return f"{re.sub(r'[^a-zA-Z0-9.=]+', '-', self.label).strip('-')}-seed{self.config.train.seed}"
+SAMPLE = 20  # images per base class whose features are kept for the report
 
 
 def base_key(recipe: Config) -> str:
     """The same for recipes that train the same network on the same images.
 
-    Settings at their default do not count: one that a later version adds leaves the networks of before valid.
+    Settings at their default are left out, so that a setting which a later version adds leaves earlier keys valid.
     """
     settings, default = flatten(recipe), flatten(Config())
     sections = ("data", "views", "mixing", "model", "loss", "train")
@@ -86,10 +74,10 @@ class Grid:
         self._loaded: dict[Any, Dataset] = {}
 
     def run(self, kind: str, shots: Sequence[int], draws: Sequence[Draw]) -> dict[str, str]:
-        """Every cell under every number of shots and draw; returns what failed, by the cell's name."""
+        """Every cell under every number of shots and draw; returns the reasons of failures by the cell's name."""
         self.out.mkdir(parents=True, exist_ok=True)
         with Run(self.out).locked():
-            self._describe(kind)
+            self._write_description(kind)
             failed = {}
             for place, cell in enumerate(self.cells, 1):
                 title = f"[{place}/{len(self.cells)}] {cell.label}, seed {cell.config.train.seed}"
@@ -100,14 +88,14 @@ class Grid:
                     self._say(f"[{place}/{len(self.cells)}] {cell.name} failed: {problem}")
         return failed
 
-    def _describe(self, kind: str) -> None:
-        """The cells of this call, and those of earlier calls into the same folder."""
+    def _write_description(self, kind: str) -> None:
+        """grid.json: the cells of this call, and those of earlier calls into the same folder."""
         path = self.out / "grid.json"
         there: dict[str, Any] = read_json(path) if path.exists() else {"kind": kind, "cells": []}
         if there["kind"] != kind:
             raise ConfigError(f"{self.out} holds the cells of {there['kind']}, not of {kind}. Give another --out.")
-        data = self._data()
-        if any(self.out.glob("base/*/run.json")) and (other := _unlike(there.get("data", data), data)):
+        data = describe_data(self.cells[0].config, self._dataset)
+        if any(self.out.glob("base/*/run.json")) and (other := data_difference(there.get("data", data), data)):
             raise ConfigError(
                 f"{self.out} holds results of other images: {other}. Give the same --data, or another --out."
             )
@@ -116,22 +104,12 @@ class Grid:
         cells = there["cells"] + [cell for cell in mine if cell["name"] not in names]
         write_json(path, {"schema": 1, "kind": kind, "data": data, "command": _command(), "cells": cells})
 
-    def _data(self) -> dict[str, Any]:
-        """The data set's name; of a user's own images also which classes there are, and how many images of each."""
-        config = self.cells[0].config
-        if config.data.name != "folder":
-            return {"name": config.data.name}
-        dataset = self._dataset(config)
-        train, test = dataset.train.counts, dataset.test.counts
-        classes = {name: [train.get(label, 0), test.get(label, 0)] for label, name in enumerate(dataset.class_names)}
-        return {"name": config.data.name, "classes": classes}
-
     def _guarded(self, cell: Cell, title: str, shots: Sequence[int], draws: Sequence[Draw]) -> str:
-        """An empty text, or why it failed. Ctrl-C ends the grid; a method that fails does not."""
+        """Run a cell; returns why it failed, or an empty text. Ctrl-C ends the grid."""
         folder = self.out / "cells" / cell.name
         try:
-            self._refuse_others(cell, folder)
-        except FscilError as error:  # says nothing of the cell that is there
+            require_same_settings(cell, folder)
+        except FscilError as error:  # not written to failed.txt: the results that are there are valid
             return str(error)
         try:
             self._run(cell, title, folder, shots, draws)
@@ -147,17 +125,18 @@ class Grid:
         return problem
 
     def _run(self, cell: Cell, title: str, folder: Path, shots: Sequence[int], draws: Sequence[Draw]) -> None:
-        results_file = folder / "results.json"
-        results = read_json(results_file) if results_file.exists() else None
+        """Add the walks that are missing in the cell's results, and write these after each."""
+        path = folder / "results.json"
+        results = read_json(path) if path.exists() else None
         done = {(walk["shots"], walk["draw"]) for walk in results["walks"]} if results else set()
         wanted = list(dict.fromkeys((count, draw) for count in shots for draw in draws))
         if done.issuperset(wanted):
             self._say(f"{cell.name}: done before")
             return
-        dataset = self._dataset(cell.config)
+        recipe, dataset = installed_base_recipe(cell.config), self._dataset(cell.config)
         protocol = protocol_of(cell.config, dataset)
         require_enough_images(dataset, protocol, shots)
-        run = self._base(cell.config, dataset, protocol)
+        run = self._base_run(recipe, dataset, protocol)
         method, seconds = self._fitted(cell.config, folder, run, dataset, protocol, shots)
         if results is None:
             results = {**result_header(cell.config, dataset, protocol, run), "label": cell.label, "walks": []}
@@ -171,37 +150,16 @@ class Grid:
             seconds = round(time.perf_counter() - began, 2)
             results["walks"].append({**walk_record(walk), "seconds": seconds, "command": _command()})
             _save_predictions(folder, walk)
-            write_json(results_file, results)
-        last = [walk["sessions"][-1] for walk in results["walks"] if walk["shots"] == shots[0]]
-        measure = "harmonic" if protocol.sessions else "average"
-        value = 100 * float(np.mean([session[measure] for session in last]))
-        self._say(f"{cell.name}: {measure} accuracy {value:.1f} in the last session, {shots[0]}-shot")
-
-    def _refuse_others(self, cell: Cell, folder: Path) -> None:
-        """Results of other settings must neither be taken for these nor be mixed with them."""
-        path, words, digest = folder / "config.toml", folder / "word_vectors.sha256", _digest_of_words(cell.config)
-        begun = (folder / "results.json").exists() or any(folder.glob("fitted-*.safetensors"))
-        if not (begun and path.exists()):  # settings that led to nothing bind nobody
-            write_text(path, to_toml(cell.config))
-            write_text(words, digest) if digest else words.unlink(missing_ok=True)
-            return
-        free = ("about", "protocol.shots", "protocol.draw", "train.checkpoint_minutes", "data.word_vectors")
-        if other := difference(cell.config, load_recipe(path), free):
-            raise ConfigError(f"{folder} holds results of other settings: {other}. Give the same, or another --out.")
-        if digest and words.exists() and words.read_text(encoding="utf-8") != digest:
-            raise ConfigError(
-                f"{folder} holds results of other word vectors than {cell.config.data.word_vectors}. Give the same, "
-                f"or another --out."
-            )
+            write_json(path, results)
+        self._say(f"{cell.name}: {_last_session(results, shots[0])}")
 
     def _dataset(self, config: Config) -> Dataset:
         if config.data not in self._loaded:
             self._loaded[config.data] = dataset_of(config, self._root, self._context.quiet)
         return self._loaded[config.data]
 
-    def _base(self, config: Config, dataset: Dataset, protocol: Protocol) -> Run:
-        """The run folder of the network this cell starts from, trained if it is not there yet."""
-        recipe = METHODS[config.method].base_recipe(config)
+    def _base_run(self, recipe: Config, dataset: Dataset, protocol: Protocol) -> Run:
+        """The run folder of the recipe's base network, which is trained first where that is not finished."""
         folder = self.out / "base" / base_key(recipe)
         run = Run(folder)
         if not (folder / "run.json").exists():
@@ -211,11 +169,11 @@ class Grid:
             train_base_network(recipe, base_images(dataset, protocol), self._context, run)
             self._say(f"base network {folder.name}: trained in {duration(time.perf_counter() - began)}")
         if not (folder / "sample.safetensors").exists():
-            self._keep_sample(recipe, run, base_images(dataset, protocol))
+            self._save_sample(recipe, run, base_images(dataset, protocol))
         return run
 
-    def _keep_sample(self, recipe: Config, run: Run, base: Images) -> None:
-        """Features of some training images of each base class, for the report to show how they lie."""
+    def _save_sample(self, recipe: Config, run: Run, base: Images) -> None:
+        """Features of some training images of each base class, for the report's t-SNE."""
         few = [np.flatnonzero(base.labels == label)[:SAMPLE] for label in base.counts]
         sample = base.select(np.concatenate(few))
         backbone = load_base_network(recipe, run, self._context).backbone
@@ -226,7 +184,7 @@ class Grid:
     def _fitted(
         self, config: Config, folder: Path, run: Run, dataset: Dataset, protocol: Protocol, shots: Sequence[int]
     ) -> tuple[Method, float]:
-        """The method after the base session, from its file or by learning it, and the seconds that learning took."""
+        """The method after the base session, from its file or fitted now, and the seconds that fitting took."""
         began = time.perf_counter()
         names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]
         kind = METHODS[config.method]
@@ -247,24 +205,12 @@ def _command() -> str:
     return shlex.join(["fscil", *sys.argv[1:]])
 
 
-def _unlike(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Where two descriptions of data differ, the first difference."""
-    if there["name"] != here["name"]:
-        return f"{there['name']} there, {here['name']} here"
-    old, new = there.get("classes", {}), here.get("classes", {})
-    for name in [*old, *new]:
-        (train, test), (new_train, new_test) = (classes.get(name, (0, 0)) for classes in (old, new))
-        if (train, test) != (new_train, new_test):
-            return f'"{name}" has {train} training and {test} test images there, {new_train} and {new_test} here'
-    return ""
-
-
-def _digest_of_words(config: Config) -> str:
-    """Which word vectors a method is to use, wherever their file lies; empty where it needs none, or has no file."""
-    path = config.data.word_vectors if METHODS[config.method].needs_words else ""
-    if path == "glyphs":  # come with fscil
-        return path
-    return digest_of_file(Path(path)) if Path(path).is_file() else ""
+def _last_session(results: dict[str, Any], shots: int) -> str:
+    """The accuracy of the last session, for the terminal."""
+    last = [walk["sessions"][-1] for walk in results["walks"] if walk["shots"] == shots]
+    measure = "harmonic" if results["protocol"]["sessions"] else "average"
+    value = 100 * float(np.mean([session[measure] for session in last]))
+    return f"{measure} accuracy {value:.1f} in the last session, {shots}-shot"
 
 
 def _save_predictions(folder: Path, walk: Walk) -> None:

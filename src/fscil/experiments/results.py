@@ -1,4 +1,4 @@
-"""Results as they are written down: what produced them, the figures of every session, every prediction."""
+"""results.json and the files beside it: how results were produced, the accuracies of every session, all predictions."""
 
 import csv
 import io
@@ -12,8 +12,9 @@ import torch
 
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import Dataset
+from fscil.experiments.published import DATA_NAMES
 from fscil.experiments.sessions import Walk
-from fscil.methods import METHODS
+from fscil.methods import METHODS, Method
 from fscil.metrics import confusion_matrix, performance_drop
 from fscil.models import parameter_count
 from fscil.protocol import Protocol
@@ -21,14 +22,13 @@ from fscil.runtime.files import save_tensors, write_text
 from fscil.training.build import backbone_of, base_images
 from fscil.training.run_folder import Run, machine
 
-PAPER_DATA = ("cifar100", "mini_imagenet", "cub200")  # whose recipes here are the paper's
 NOT_DECISIVE = (  # settings that make no result differ from the paper's
     *("about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "data.test_share", "data.word_vectors"),
 )
 
 
 def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run) -> dict[str, Any]:
-    """What a reader of figures must know of how they came about. run: where the base network was trained."""
+    """How results were produced, for their readers. run: where the base network was trained."""
     base, method = base_images(dataset, protocol), METHODS[config.method]
     return {
         "schema": 1,
@@ -36,12 +36,7 @@ def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run
         "images": {"base training": len(base), "test": len(dataset.test)},
         "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
         "method": config.method,
-        "shown": {
-            "title": method.title or config.method,
-            "table_order": method.table_order,
-            "highlighted": method.highlighted,
-            "images_seen_note": method.images_seen_note,
-        },
+        "shown": shown_as(config.method),
         "prototypes": config.test.prototypes,
         "backbone": config.model.backbone,
         "parameters": parameter_count(backbone_of(config, blank=True)),
@@ -51,14 +46,25 @@ def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run
             "seconds": run.about().get("seconds"),
             "images_seen": round(method.images_seen(config, base, protocol)),
         },
-        "departures": unlike_paper_recipe(config),
+        "departures": departures_from_paper(config),
         "machine": machine(),
     }
 
 
-def unlike_paper_recipe(config: Config) -> dict[str, list[Any]]:
-    """Settings in which a run differs from the paper's recipe for the same data: key -> [here, in the paper]."""
-    if config.data.name not in PAPER_DATA:
+def shown_as(name: str) -> dict[str, Any]:
+    """How a method wants to be shown in reports; one that is not installed by its name."""
+    method = METHODS[name] if name in METHODS else Method
+    return {
+        "title": method.title or name,
+        "table_order": method.table_order,
+        "highlighted": method.highlighted,
+        "images_seen_note": method.images_seen_note,
+    }
+
+
+def departures_from_paper(config: Config) -> dict[str, list[Any]]:
+    """Settings in which a run departs from the paper's recipe for the same data: key -> [here, in the paper]."""
+    if config.data.name not in DATA_NAMES:
         return {}
     here, paper = flatten(config), flatten(load_recipe(config.data.name))
     ignored = [*NOT_DECISIVE]
@@ -70,7 +76,7 @@ def unlike_paper_recipe(config: Config) -> dict[str, list[Any]]:
 
 
 def walk_record(walk: Walk) -> dict[str, Any]:
-    """One way through all sessions, as JSON."""
+    """One pass through all sessions, as JSON."""
     sessions = [
         {
             "session": result.session,
@@ -92,12 +98,12 @@ def walk_record(walk: Walk) -> dict[str, Any]:
 
 
 def save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) -> None:
-    """Every prediction behind the table, and per number of shots the last session's confusion over all draws."""
+    """Every prediction, and per number of shots the confusion matrix of the last session over all draws."""
     tensors = {}
     for walk in walks:
         for result in walk.sessions:
             name = f"{walk.shots}-shot.draw-{walk.draw}.session-{result.session}"
-            tensors[name] = torch.tensor(result.predicted)  # copied: session 0 is the same one on every way
+            tensors[name] = torch.tensor(result.predicted)  # a copy: all walks share the array of session 0
             tensors[f"target.session-{result.session}"] = torch.from_numpy(result.target)
     save_tensors(folder / "predictions.safetensors", tensors, {"classes": list(names)})
     for stale in folder.glob("confusion-*-shot.csv"):

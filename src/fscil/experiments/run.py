@@ -1,4 +1,4 @@
-"""From a recipe to a run folder: load images, train on the base classes, walk the sessions, write down the results."""
+"""From a recipe to a run folder: load images, train on the base classes, evaluate every session, write the results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 
 from fscil.config import Config
-from fscil.data import Dataset, Images
+from fscil.data import DATASETS, Dataset, Images
 from fscil.errors import FscilError, ProtocolError
 from fscil.experiments.results import result_header, save_predictions, walk_record
 from fscil.experiments.sessions import evaluation_images, walk_all
+from fscil.losses import LOSSES
 from fscil.methods import METHODS
 from fscil.models import parameter_count
 from fscil.protocol import Draw, Protocol
@@ -28,9 +29,9 @@ LONG_TRAINING = 6 * 3600.0  # seconds on a CPU beyond which a shorter way is sug
 
 def train(config: Config, run: Run, root: Path | None, context: Context, say: Callable[[str], None]) -> None:
     """Base training into a run folder, from its checkpoint where it has one."""
-    recipe = METHODS[config.method].base_recipe(config)
     with run.locked():
         try:
+            recipe = installed_base_recipe(config)
             dataset = dataset_of(config, root, context.quiet)
             protocol = protocol_of(config, dataset)
             require_enough_images(dataset, protocol, config.protocol.shots)
@@ -44,6 +45,14 @@ def train(config: Config, run: Run, root: Path | None, context: Context, say: Ca
         train_base_network(recipe, base, context, run, network)
 
 
+def installed_base_recipe(config: Config) -> Config:
+    """The recipe of the method's base network. Names in it that are not installed raise here, before any work."""
+    recipe = METHODS[config.method].base_recipe(config)
+    DATASETS[recipe.data.name]
+    LOSSES[recipe.loss.kind]
+    return recipe
+
+
 def evaluate(
     run: Run,
     root: Path | None,
@@ -55,7 +64,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """All sessions for each number of shots, under the recipe's draw or `draws` seeded ones; returns the results.
 
-    openset: also how well the classes seen so far are told from those of later sessions.
+    openset: also how well the classes seen so far are separated from those of later sessions.
     """
     config = run.config()
     if prototypes:
@@ -83,7 +92,7 @@ def evaluate(
 
 
 def with_sessions_resolved(config: Config, dataset: Dataset, protocol: Protocol) -> Config:
-    """The recipe with its sessions spelt out, so that a folder that gains classes later changes no earlier run."""
+    """The recipe with its sessions written out, so that classes added to a folder later change no earlier run."""
     names = tuple(dataset.class_names[label] for label in protocol.seen(protocol.sessions))
     if dataset.benchmark or any(not _is_unicode(name) for name in names):  # these folders cannot be named in TOML
         names = ()
@@ -102,7 +111,7 @@ def _is_unicode(name: str) -> bool:
 
 
 def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[int]) -> None:
-    """Find what would stop a session before any training, not after it: a class with too few images."""
+    """Raise before any training, not after it, where a class has too few images for its session."""
     evaluation_images(dataset, protocol, protocol.sessions)
     needed = [1] * protocol.base_classes + [max(shots)] * (protocol.way * protocol.sessions)
     counts = [dataset.train.counts.get(label, 0) for label in protocol.seen(protocol.sessions)]
@@ -119,7 +128,7 @@ def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[
 def describe_training(
     recipe: Config, network: BaseNetwork, base: Images, dataset: Dataset, protocol: Protocol, context: Context
 ) -> str:
-    """What training will do and how long that takes on this machine."""
+    """What training will do, and an estimate of how long it takes on this machine."""
     trainer = Trainer(recipe.train, context)
     seconds = trainer.estimate(network, base, base_step(recipe, network, protocol.base_classes))
     mixing = f", {recipe.mixing.repeats} mixtures each" if recipe.mixing.repeats else ""
@@ -141,7 +150,7 @@ def describe_training(
 
 
 def _shorter(recipe: Config) -> str:
-    """Settings that bring a training from days to hours."""
+    """Options that reduce a training from days to hours."""
     if recipe.model.init == "pretrained":
         wanted = "train.epochs=4 train.batch=64 train.schedule=onecycle data.resize=128 views.size=112"
     else:

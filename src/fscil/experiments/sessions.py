@@ -1,4 +1,4 @@
-"""Walks a method through a protocol and judges it after every session."""
+"""Takes a method through the sessions of a protocol and evaluates it after each."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ from fscil.protocol import Draw, Protocol
 
 @dataclass(frozen=True, eq=False)
 class SessionResult:
-    """What a method said after one session, and what that is worth."""
+    """A method's predictions after one session, and its accuracies."""
 
     session: int
     classes: int  # seen so far
     predicted: NDArray[np.int64]  # (n,) class numbers by arrival
     target: NDArray[np.int64]  # (n,)
     scores: Scores
-    alternatives: dict[str, Scores]  # other ways to score the same session
+    alternatives: dict[str, Scores]  # by the method's other scores
     memory: Memory
-    openset: dict[str, OpenSet] = field(default_factory=dict)  # by score; empty unless asked for
+    openset: dict[str, OpenSet] = field(default_factory=dict)  # by score; empty unless requested
 
 
 def evaluation_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
@@ -43,7 +43,7 @@ def evaluation_images(dataset: Dataset, protocol: Protocol, session: int) -> Ima
 
 
 def future_images(dataset: Dataset, protocol: Protocol, session: int) -> Images:
-    """All test images of the classes that come after this session: unknown so far. Labels as in the data."""
+    """All test images of the classes of later sessions, unknown so far. Labels as in the data."""
     return dataset.test.of_classes(protocol.seen(protocol.sessions)[len(protocol.seen(session)) :])
 
 
@@ -56,10 +56,10 @@ def walk(
     judged: Container[int] | None = None,
     base: SessionResult | None = None,
 ) -> Iterator[SessionResult]:
-    """Judge a method that has learned the base, then let it learn session after session and judge it after each.
+    """Evaluate a method that has learned the base, then let it learn session after session and evaluate it after each.
 
-    judged: only after these sessions. base: what is known already of session 0, which is then not judged again.
-    openset: judge too how it tells the classes seen so far from those of later sessions; the last session has none.
+    judged: the sessions after which it is evaluated; None: all. base: the result of session 0, where it is known.
+    openset: also how well it separates the classes seen so far from those of later sessions (none after the last).
     """
     for session in range(protocol.sessions + 1):
         if session:
@@ -71,28 +71,28 @@ def walk(
             yield base
             continue
         future = future_images(dataset, protocol, session) if openset and session < protocol.sessions else None
-        yield _judge(method, evaluation_images(dataset, protocol, session), future, protocol, session)
+        yield _evaluate(method, evaluation_images(dataset, protocol, session), future, protocol, session)
 
 
-def _judge(method: Method, test: Images, future: Images | None, protocol: Protocol, session: int) -> SessionResult:
-    nearness = method.scores(test)
-    predicted = nearness.argmax(1).numpy()
-    others = {
+def _evaluate(method: Method, test: Images, future: Images | None, protocol: Protocol, session: int) -> SessionResult:
+    class_scores = method.scores(test)
+    predicted = class_scores.argmax(1).numpy()
+    alternatives = {
         name: session_scores(scores.argmax(1).numpy(), test.labels, protocol.base_classes)
         for name, scores in method.alternatives(test).items()
     }
     scores = session_scores(predicted, test.labels, protocol.base_classes)
     unknowns: dict[str, OpenSet] = {}
     if future is not None:
-        seen, unseen, correct = Evidence(nearness), Evidence(method.scores(future)), predicted == test.labels
+        seen, unseen, correct = Evidence(class_scores), Evidence(method.scores(future)), predicted == test.labels
         unknowns = {name: open_set(s(seen).numpy(), correct, s(unseen).numpy()) for name, s in SCORES.items()}
     classes = len(protocol.seen(session))
-    return SessionResult(session, classes, predicted, test.labels, scores, others, method.memory(), unknowns)
+    return SessionResult(session, classes, predicted, test.labels, scores, alternatives, method.memory(), unknowns)
 
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """One way through all sessions."""
+    """One pass through all sessions."""
 
     shots: int
     draw: Draw
@@ -110,12 +110,12 @@ def walk_all(
 ) -> Iterator[Walk]:
     """Every number of shots under every draw, each from the same state after the base session.
 
-    judged: only after these sessions; None: as the method wants it.
+    judged: the sessions after which the method is evaluated; None: as its class says.
     """
     if judged is None and method.judged == "last":
         judged = (0, protocol.sessions)
     start: dict[str, Any] = method.state()
-    base: SessionResult | None = None  # the same on every way
+    base: SessionResult | None = None  # the same in every walk
     for count in shots:
         for draw in draws:
             method.load_state(start)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fscil.config import Config, load_recipe
-from fscil.experiments.grid import Cell
-from fscil.experiments.results import PAPER_DATA
+from fscil.experiments.cells import Cell
+from fscil.experiments.published import DATA_NAMES
 from fscil.methods import METHODS
 
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -18,9 +18,9 @@ def _seeded(config: Config, seed: int) -> Config:
 
 
 def _without_mixing(config: Config) -> Config:
-    """The larger batch belongs to the paper's other training settings; a recipe that has its own keeps its batch."""
+    """With the paper's larger batch where the other training settings are the paper's too."""
     train, unmixed = config.train, replace(config, mixing=replace(config.mixing, repeats=0))
-    if config.data.name in PAPER_DATA:
+    if config.data.name in DATA_NAMES:
         paper = load_recipe(config.data.name).train
         if replace(train, seed=paper.seed, checkpoint_minutes=paper.checkpoint_minutes) == paper:
             return replace(unmixed, train=replace(train, batch=UNMIXED_BATCH))
@@ -28,7 +28,7 @@ def _without_mixing(config: Config) -> Config:
 
 
 def default_methods(config: Config) -> list[str]:
-    """All that can run at little cost: those that use class names only where there are word vectors."""
+    """All that are evaluated after every session; those that use class names only where there are word vectors."""
     return [
         name
         for name, method in METHODS.items()
@@ -37,18 +37,18 @@ def default_methods(config: Config) -> list[str]:
 
 
 def comparison(config: Config, methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-    """Every method under every seed, the rest equal."""
+    """Every method under every seed, with otherwise equal settings."""
     for name in methods:
-        METHODS[name]  # an unknown one is an error
+        METHODS[name]  # raises if it is unknown
     return [
         Cell(name, _seeded(replace(config, method=name), seed)) for name in dict.fromkeys(methods) for seed in seeds
     ]
 
 
 def ablation(config: Config, seeds: Sequence[int]) -> list[Cell]:
-    """The 7 rows of the paper's ablation table, from 5 trainings: one part of ALICE after the other is added.
+    """The 7 rows of the paper's ablation table, from 5 trainings: one part of the method after the other is added.
 
-    The recipe stands for the whole method; where it has no class augmentation, the last row mixes once per image.
+    The recipe is the last row; where it has no class augmentation, that row has one mixture per image.
     """
     whole = replace(config, mixing=replace(config.mixing, repeats=config.mixing.repeats or 1))
     two_views = _without_mixing(whole)

@@ -1,15 +1,7 @@
-"""Results -> terminal tables, Markdown, and one self-contained HTML page with figures."""
+"""Results -> tables for the terminal, Markdown, and one self-contained HTML page with figures."""
 
+from fscil.report.blocks import Table
 from fscil.report.page import write_report
-from fscil.report.tables import MEASURES, OPEN_SET_MEASURES, Table, paper_results, tables, to_markdown, to_terminal
+from fscil.report.run_tables import MEASURES, OPEN_SET_MEASURES, run_tables
 
-__all__ = [
-    "MEASURES",
-    "OPEN_SET_MEASURES",
-    "Table",
-    "paper_results",
-    "tables",
-    "to_markdown",
-    "to_terminal",
-    "write_report",
-]
+__all__ = ["MEASURES", "OPEN_SET_MEASURES", "Table", "run_tables", "write_report"]

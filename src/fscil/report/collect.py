@@ -1,8 +1,9 @@
-"""Reads a grid's folder: its rows, with every figure as a mean over draws and seeds and the interval of that mean."""
+"""Reads a grid's folder: its rows, with every accuracy as a mean over draws and seeds and the interval of that mean."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fscil.errors import StoreError
-from fscil.metrics import confusion_matrix, mean_and_interval
+from fscil.metrics import confusion_matrix, failed_trainings
+from fscil.report.numbers import MeanWithInterval
 from fscil.runtime.files import load_tensors, read_json
 
-NAMES = {
-    "alice": "ALICE",
-    "finetune": "Ft-CNN",
-    "joint": "joint training (upper bound, not in the paper)",
-    "icarl": "iCaRL",
-    "eeil": "EEIL",
-    "lucir": "NCM",
-    "topic": "TOPIC",
-    "cec": "CEC",
-    "semantic_kd": "Semantic-aware KD",
-    "synthesized": "Synthesized features",
-}
 
+def shown(results: Mapping[str, Any]) -> dict[str, Any]:
+    """How the method of these results wants to be shown: title, table_order, highlighted, images_seen_note.
 
-@dataclass(frozen=True)
-class Figure:
-    """A mean in percent, and half the width of its 95% interval where several values stand behind it."""
+    Results of earlier versions do not say it, but the method does, if it is installed.
+    """
+    if "shown" in results:
+        return dict(results["shown"])
+    from fscil.experiments.results import shown_as
 
-    mean: float
-    interval: float | None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f}" if self.interval is None else f"{self.mean:.1f} ±{self.interval:.1f}"
+    return shown_as(results["method"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,33 +40,50 @@ class Row:
     def method(self) -> str:
         return str(self.results[0]["method"])
 
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        return shown(self.results[0])
+
     @property
     def title(self) -> str:
-        return NAMES.get(self.label, self.label)
+        """The method's in a comparison, the label in a study."""
+        return str(self.shown["title"]) if self.label == self.method else self.label
+
+    @cached_property
+    def untrained(self) -> list[bool]:
+        """Per seed, whether its training failed while others did not; accuracies are those of the others."""
+        first = [result["walks"][0]["sessions"][0]["average"] for result in self.results]
+        return failed_trainings(first, self.results[0]["protocol"]["base_classes"])
+
+    @property
+    def training_note(self) -> str:
+        """ "1 of 3 seeds did not train", or empty."""
+        return f"{sum(self.untrained)} of {len(self.untrained)} seeds did not train" if any(self.untrained) else ""
 
     def shots(self) -> list[int]:
         return list(dict.fromkeys(walk["shots"] for result in self.results for walk in result["walks"]))
 
     def sessions(self, shots: int) -> list[int]:
-        """Those that were judged."""
+        """Those that were evaluated."""
         walks = self.walks(shots)
         return [session["session"] for session in walks[0][0]["sessions"]] if walks else []
 
     def walks(self, shots: int) -> list[list[dict[str, Any]]]:
-        """Per training seed, the walks under this number of shots; seeds without any are left out."""
-        found = [[walk for walk in result["walks"] if walk["shots"] == shots] for result in self.results]
+        """Per seed that trained, the walks under this number of shots; seeds without any are left out."""
+        trained = [result for result, failed in zip(self.results, self.untrained, strict=True) if not failed]
+        found = [[walk for walk in result["walks"] if walk["shots"] == shots] for result in trained]
         return [walks for walks in found if walks]
 
-    def figure(self, shots: int, session: int, measure: str) -> Figure | None:
-        """One measure of one session."""
+    def accuracy(self, shots: int, session: int, measure: str) -> MeanWithInterval | None:
+        """measure: average, harmonic, base or novel."""
 
         def value(walk: dict[str, Any]) -> float | None:
             return next((step[measure] for step in walk["sessions"] if step["session"] == session), None)
 
         return self._mean(shots, value, drawn=session > 0)
 
-    def drop(self, shots: int) -> Figure | None:
-        """PD: the average accuracy of the first session less that of the last."""
+    def performance_drop(self, shots: int) -> MeanWithInterval | None:
+        """PD: the average accuracy of the first session minus that of the last."""
 
         def value(walk: dict[str, Any]) -> float:
             drop: float = walk["sessions"][0]["average"] - walk["sessions"][-1]["average"]
@@ -84,18 +91,19 @@ class Row:
 
         return self._mean(shots, value, drawn=len(self.sessions(shots)) > 1)
 
-    def _mean(self, shots: int, value: Callable[[dict[str, Any]], float | None], drawn: bool) -> Figure | None:
+    def _mean(
+        self, shots: int, value: Callable[[dict[str, Any]], float | None], drawn: bool
+    ) -> MeanWithInterval | None:
         """The mean over seeds of the means over draws; the interval is over seeds, or over draws where there is one.
 
         drawn: whether draws make a difference; where they make none, they give no interval either.
         """
         found = [[value(walk) for walk in walks] for walks in self.walks(shots)]
-        percents = [[100 * one for one in seed if one is not None] for seed in found]
-        seeds = [seed for seed in percents if seed]
-        if not seeds:
-            return None
-        several = len(seeds) > 1 or not drawn
-        return Figure(*mean_and_interval([float(np.mean(seed)) for seed in seeds] if several else seeds[0]))
+        known = [[one for one in seed if one is not None] for seed in found]
+        seeds = [seed for seed in known if seed]
+        if len(seeds) == 1 and drawn:
+            return MeanWithInterval.of(seeds[0])
+        return MeanWithInterval.of([float(np.mean(seed)) for seed in seeds])
 
     def draws(self, shots: int) -> list[Any]:
         return list(dict.fromkeys(walk["draw"] for walks in self.walks(shots) for walk in walks))
@@ -109,9 +117,9 @@ class Row:
         )
 
     def confusion(self, shots: int) -> NDArray[np.int64] | None:
-        """(classes, classes) counts of the last session over all draws and seeds."""
+        """(classes, classes) counts of the last session over all draws and the seeds that trained."""
         total = None
-        for folder in self.folders:
+        for folder in (folder for folder, failed in zip(self.folders, self.untrained, strict=True) if not failed):
             for path in sorted((folder / "predictions").glob(f"{shots}-shot-draw-*.safetensors")):
                 tensors, _ = load_tensors(path)
                 last = max(int(name.rpartition("-")[2]) for name in tensors)
@@ -123,12 +131,12 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A grid as a report wants it."""
+    """The results of a grid."""
 
     folder: Path
     kind: str
     rows: tuple[Row, ...]
-    failed: dict[str, str]  # by the cell's name, why
+    failed: dict[str, str]  # reasons by the cell's name
     unfinished: tuple[str, ...]  # cells that have neither failed nor any result yet
 
     @property
@@ -141,6 +149,10 @@ class Results:
 
     def with_shots(self, shots: int) -> list[Row]:
         return [row for row in self.rows if shots in row.shots()]
+
+    def highlighted(self) -> list[Row]:
+        """In a comparison the methods that say so, in a study the last row."""
+        return [row for row in self.rows if row.shown["highlighted"]] if self.kind == "bench" else [self.rows[-1]]
 
     def networks(self) -> dict[str, list[Row]]:
         """The base networks of the first seeds, each with the rows that start from it."""
@@ -155,8 +167,8 @@ class Results:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def read(folder: Path) -> Results:
-    """What `fscil bench` or `fscil study` has written so far."""
+def read_grid(folder: Path) -> Results:
+    """The results that `fscil bench` or `fscil study` has written so far."""
     path = folder / "grid.json"
     if not path.is_file():
         raise StoreError(
@@ -177,18 +189,11 @@ def read(folder: Path) -> Results:
     if not labels:
         reasons = [f"{name} failed: {problem}" for name, problem in failed.items()]
         found = "\n".join([f"{folder}: no cell is finished yet.", *reasons])
-        raise StoreError(f"{found}\nGo on with: {grid['command']}")
-    rows = [Row(label, tuple(found), tuple(_results(place) for place in found)) for label, found in labels.items()]
-    return Results(folder, grid["kind"], tuple(_in_order(rows)), failed, tuple(unfinished))
+        raise StoreError(f"{found}\nContinue with: {grid['command']}")
+    rows = [_row(label, places) for label, places in labels.items()]
+    rows.sort(key=lambda row: float(row.shown["table_order"]))  # the rows of a study, of one method, stay in order
+    return Results(folder, grid["kind"], tuple(rows), failed, tuple(unfinished))
 
 
-def _results(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(place / "results.json")
-    return found
-
-
-def _in_order(rows: Sequence[Row]) -> list[Row]:
-    """Methods as in the paper's tables, ALICE last; the rows of a study as they come."""
-    order = ["joint", "finetune", "icarl", "eeil", "lucir", "topic", "cec", "semantic_kd", "synthesized", "alice"]
-    place = {name: number for number, name in enumerate(order)}
-    return sorted(rows, key=lambda row: place.get(row.label, len(order)))
+def _row(label: str, places: list[Path]) -> Row:
+    return Row(label, tuple(places), tuple(read_json(place / "results.json") for place in places))

@@ -1,35 +1,30 @@
-"""What a reader must know of how figures came about: settings unlike the paper's, the losses, times, commands."""
+"""How the results of a grid were produced: departures from the paper, losses, times, memory, commands."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from fscil.config import flatten, load_recipe
-from fscil.report.blocks import TableBlock
+from fscil.experiments.published import DATA_NAMES
+from fscil.report.blocks import RowKind, Table
 from fscil.report.collect import Results, Row
-from fscil.report.tables import DATA_NAMES
 from fscil.runtime.text import duration
 
 KEPT = {"images": "images", "floats": "numbers"}
 
-ALSO_COUNTED = {
-    "cec": "CEC's episodes are counted too",
-    "joint": "joint training counts the training anew for its last session too",
-}
 
-
-def departures(results: Results) -> list[str]:
-    """Settings unlike the paper's for the same row, with the paper's in brackets, and in which rows if not in all."""
+def departure_list(results: Results) -> list[str]:
+    """Settings that depart from the paper's for the same row (in brackets), and in which rows if not in all."""
     found: dict[str, list[Row]] = {}
     for row in results.rows:
-        for key, (here, there) in _unlike_the_paper(results, row).items():
+        for key, (here, there) in _departures(results, row).items():
             found.setdefault(f"{key} = {_plain(here)} ({_plain(there)})", []).append(row)
     everywhere = [setting for setting, rows in found.items() if len(rows) == len(results.rows)]
     partly = [f"{setting} in {_which(results, rows)}" for setting, rows in found.items() if setting not in everywhere]
     return everywhere + partly
 
 
-def _unlike_the_paper(results: Results, row: Row) -> dict[str, tuple[Any, Any]]:
-    """key -> (here, in the paper). A row of a study switches parts off, as the same row of the paper's study does."""
+def _departures(results: Results, row: Row) -> dict[str, tuple[Any, Any]]:
+    """key -> (here, in the paper). A row of a study is compared with the same row of the paper's study."""
     changed = row.results[0]["departures"]
     if results.kind == "bench" or results.about["data"] not in DATA_NAMES:
         return {key: (here, there) for key, (here, there) in changed.items() if key != "method"}
@@ -69,51 +64,51 @@ def cross_entropy(results: Results) -> str:
     )
 
 
-def provenance(results: Results) -> TableBlock:
+def provenance(results: Results) -> Table:
     """Per row: what was trained, for how long, what is kept, and the numbers of the commands that made it."""
     commands = list(dict.fromkeys(command for row in results.rows for command in row.commands()))
-    header = ["", "backbone", "parameters", "images in training before the sessions", "time of base training"]
-    header += [
-        "time of the rest",
-        "memory kept",
-        "seeds",
-        *(f"draws, {shots}-shot" for shots in results.shots()),
+    header = [
+        *("", "backbone", "parameters", "images in training before the sessions", "time of base training"),
+        *("time of the rest", "memory kept", "seeds", *(f"draws, {shots}-shot" for shots in results.shots())),
         "command",
     ]
-    body: list[tuple[str, Sequence[str]]] = []
-    for row in results.rows:
-        first = row.results[0]
-        training = [result["training"] for result in row.results]
-        seconds = [one["seconds"] for one in training if one.get("seconds")]
-        walks = [walk for result in row.results for walk in result["walks"]]
-        memory = max((walk["memory"] for walk in walks), key=lambda kept: (kept["images"], kept["floats"]))
-        rest = sum(result["fit_seconds"] for result in row.results) + sum(walk["seconds"] for walk in walks)
-        cells = [
-            row.title,
-            first["backbone"],
-            f"{first['parameters']:,}",
-            f"{first['training']['images_seen']:,}",
-            duration(sum(seconds) / len(seconds)) if seconds else "-",
-            duration(rest),
-            ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
-            _listed([one["seed"] for one in training]),
-            *(_listed(row.draws(shots)) or "-" for shots in results.shots()),
-            ", ".join(str(commands.index(command) + 1) for command in row.commands()),
-        ]
-        body.append(("ours", cells))
+    rows: list[tuple[RowKind, Sequence[str]]] = [
+        ("ours", _provenance_of(results, row, commands)) for row in results.rows
+    ]
     machine = results.about["machine"]
-    counted = [text for method, text in ALSO_COUNTED.items() if any(row.method == method for row in results.rows)]
+    counted = dict.fromkeys(row.shown["images_seen_note"] for row in results.rows)
     note = (
-        f"{'; '.join(['Images in training: every view and every mixture is one', *counted])}. Base training is per "
-        "seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds and draws. "
-        f"Machine: {machine['cores']} cores, {machine['device']}, {machine['system']}, torch {machine['torch']}. "
-        "The commands, by their numbers:"
+        f"{'; '.join(['Images in training: every view and every mixture is one', *filter(None, counted)])}. Base "
+        "training is per seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds "
+        f"and draws. Machine: {machine['cores']} cores, {machine['device']}, {machine['system']}, torch "
+        f"{machine['torch']}. The commands, by their numbers:"
     )
-    return TableBlock("How these figures were made", header, body, note, commands)
+    return Table("How these results were produced", header, rows, [note], commands)
+
+
+def _provenance_of(results: Results, row: Row, commands: Sequence[str]) -> list[str]:
+    first = row.results[0]
+    training = [result["training"] for result in row.results]
+    seconds = [one["seconds"] for one in training if one.get("seconds")]
+    walks = [walk for result in row.results for walk in result["walks"]]
+    memory = max((walk["memory"] for walk in walks), key=lambda kept: (kept["images"], kept["floats"]))
+    rest = sum(result["fit_seconds"] for result in row.results) + sum(walk["seconds"] for walk in walks)
+    return [
+        row.title,
+        first["backbone"],
+        f"{first['parameters']:,}",
+        f"{first['training']['images_seen']:,}",
+        duration(sum(seconds) / len(seconds)) if seconds else "-",
+        duration(rest),
+        ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
+        _listed([one["seed"] for one in training]),
+        *(_listed(row.draws(shots)) or "-" for shots in results.shots()),
+        ", ".join(str(commands.index(command) + 1) for command in row.commands()),
+    ]
 
 
 def _listed(values: Sequence[Any]) -> str:
-    """Words and numbers in order; three or more numbers that follow each other as 0–9."""
+    """With commas; three or more consecutive numbers as 0–9."""
     numbers = sorted(value for value in values if isinstance(value, int))
     parts = [str(value) for value in values if not isinstance(value, int)]
     runs: list[list[int]] = []

@@ -1,0 +1,28 @@
+"""The paper's published numbers, from paper.toml: its tables and its ablation, in percent."""
+
+import tomllib
+from importlib import resources
+from typing import Any
+
+DATA_NAMES = {"cifar100": "CIFAR100", "mini_imagenet": "miniImageNet", "cub200": "CUB200"}  # with recipes of the paper
+ABLATION_SETTING = ("cifar100", 5)  # data and shots of the paper's ablation
+
+
+def paper_results() -> list[dict[str, Any]]:
+    """The rows of the paper's tables: data, shots, method, label, source, average, pd and, for some, harmonic."""
+    rows: list[dict[str, Any]] = _content()["result"]
+    return rows
+
+
+def paper_rows(data: str, shots: int, method: str) -> list[dict[str, Any]]:
+    """The paper's rows on one method in one setting; several where it was reported and rerun, often none."""
+    return [row for row in paper_results() if (row["data"], row["shots"], row["method"]) == (data, shots, method)]
+
+
+def paper_ablation() -> dict[str, dict[str, Any]]:
+    """The rows of the paper's ablation, by their label in `fscil study ablation`."""
+    return {row["label"]: row for row in _content()["ablation"]}
+
+
+def _content() -> dict[str, Any]:
+    return tomllib.loads((resources.files("fscil.experiments") / "paper.toml").read_text(encoding="utf-8"))
