@@ -3,7 +3,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fscil.data import folder, load
@@ -48,13 +48,27 @@ def test_another_class_leaves_the_held_out_images_of_the_others(pets, picture):
     assert [name for name in names(load("folder", pets).test) if not name.startswith("bird/")] == before
 
 
-@given(st.integers(1, 40), st.floats(0.001, 0.999), st.integers(0, 99))
-def test_train_and_test_always_have_images(count, share, seed):
-    files = [f"class/{number}.png" for number in range(count)]
-    held = folder._held_out(files, share, seed)
-    assert set(held) < set(files)
-    assert bool(held) == (count > 1)
-    assert abs(len(held) - share * count) <= 1 or count == 1
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Classes of 1, 2, … 40 images; nothing is decoded, so that empty files will do."""
+    root = tmp_path_factory.mktemp("many")
+    for count in range(1, 41):
+        (root / f"{count:02}").mkdir()
+        for number in range(count):
+            (root / f"{count:02}" / f"{number}.png").touch()
+    return root
+
+
+@settings(max_examples=30)
+@given(share=st.floats(0.001, 0.999), seed=st.integers(0, 99))
+def test_train_and_test_always_have_images(many, share, seed):
+    dataset = load("folder", many, test_share=share, seed=seed)
+    assert not set(names(dataset.train)) & set(names(dataset.test))
+    for label, name in enumerate(dataset.class_names):
+        count, held = int(name), dataset.test.counts.get(label, 0)
+        assert dataset.train.counts[label] == count - held > 0
+        assert bool(held) == (count > 1)
+        assert abs(held - share * count) <= 1 or count == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 2.0])
