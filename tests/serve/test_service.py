@@ -119,7 +119,7 @@ def test_each_photo_has_its_thumbnail(fresh):
 def test_a_class_without_a_thumbnail(model):
     with StoredClassifier.open(model) as stored:
         (found,) = stored.classifier.photos([photo(1, 0)])
-        stored.enroll_prepared("unseen", [replace(found, thumbnail=b"")])
+        stored.enroll_photos("unseen", [replace(found, thumbnail=b"")])
     with served(model) as client:
         (known,) = client.get("/classes").json()["classes"]
         assert known["thumbnail"] is None
@@ -178,13 +178,13 @@ def test_metrics(fresh):
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     predicted = 'fscil_requests_total{method="POST",route="/predict",status="200"}'
-    refused = 'fscil_requests_total{method="POST",route="/predict",status="415"}'
-    before = [value(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    rejected = 'fscil_requests_total{method="POST",route="/predict",status="415"}'
+    before = [value(name) for name in (predicted, rejected, "fscil_batch_images_sum", "fscil_request_seconds_count")]
     fresh.post("/predict", files=form(photo(0, 0), photo(0, 1), photo(0, 2)))
     fresh.post("/predict", files=form(b"no photo"))
     fresh.post("/classes/one", files=form(photo(0, 0)))
     fresh.request("NONSENSE", "/predict")
-    after = [value(name) for name in (predicted, refused, "fscil_batch_images_sum", "fscil_request_seconds_count")]
+    after = [value(name) for name in (predicted, rejected, "fscil_batch_images_sum", "fscil_request_seconds_count")]
     assert [new - old for new, old in zip(after, before, strict=True)][:3] == [1, 1, 4]
     assert after[3] > before[3]
     assert value("fscil_classes ") == 1

@@ -60,8 +60,8 @@ def run(
     StoreError
         If the model cannot be read, or another server uses it.
 
-    Example
-    -------
+    Examples
+    --------
     ::
 
         from pathlib import Path
