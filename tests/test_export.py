@@ -1,4 +1,4 @@
-"""An exported model answers as the model does, and its files hold all that another program needs."""
+"""An exported model predicts as the model does, and its files hold all that another program needs."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def classifier(backbone, name="tiny", options=None, resize=20, crop=16):
     return Classifier(PhotoEncoder(config, backbone, torch.device("cpu")))
 
 
-def settled(backbone):
+def with_batch_norm(backbone):
     """As if trained: BatchNorm that does something."""
     random = torch.Generator().manual_seed(0)
     for part in backbone.modules():
@@ -55,7 +55,7 @@ def settled(backbone):
 
 
 def tiny():
-    """A network whose features tell the pictures' classes apart, and which is exported in a moment."""
+    """A network whose features separate the pictures' classes, and which is exported quickly."""
     torch.manual_seed(0)
     parts = {
         "conv": nn.Conv2d(3, 12, 5, stride=2, bias=False),
@@ -64,7 +64,7 @@ def tiny():
         "pool": nn.AdaptiveAvgPool2d(2),
         "flatten": nn.Flatten(),
     }
-    return classifier(settled(Backbone(48, **parts)))
+    return classifier(with_batch_norm(Backbone(48, **parts)))
 
 
 def photo(label, seed, size=(50, 40)):
@@ -91,7 +91,7 @@ BACKBONES = {
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone_comes_through(tmp_path, name):
     torch.manual_seed(0)
-    model = enrolled(classifier(settled(build_backbone(name, **BACKBONES[name])), name, resize=40, crop=36))
+    model = enrolled(classifier(with_batch_norm(build_backbone(name, **BACKBONES[name])), name, resize=40, crop=36))
     path = tmp_path / "some.onnx"
     parity = export_onnx(model, path, [photo(label, 9) for label in range(5)])
     assert parity.images == 5
@@ -103,8 +103,8 @@ def test_every_backbone_comes_through(tmp_path, name):
     for count in (1, 2, 5):
         images = torch.randn(count, 3, 36, 36, generator=torch.Generator().manual_seed(count))
         (found,) = session(path).run(None, {"images": images.numpy()})
-        assert found.shape == (count, model.backbone.feature_dim)
-        np.testing.assert_allclose(found, model.backbone(images).numpy(), rtol=1e-3, atol=1e-5)
+        assert found.shape == (count, model.encoder.backbone.feature_dim)
+        np.testing.assert_allclose(found, model.encoder.backbone(images).numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_run_on_small_images_comes_through(tmp_path):
@@ -126,14 +126,15 @@ def exported(tmp_path_factory):
     return model, path
 
 
-def test_metadata_tell_how_to_prepare_a_photo(exported):
+def test_metadata_describe_how_to_prepare_a_photo(exported):
     model, path = exported
     found = session(path).get_modelmeta().custom_metadata_map
     assert found["fscil_version"] == fscil.__version__
     assert found["feature_dim"] == "48"
     steps = json.loads(found["preprocessing"])
     assert (steps["short_side"], steps["size"], steps["filter"], steps["crop"]) == (20, None, "BILINEAR", 16)
-    assert (tuple(steps["mean"]), tuple(steps["std"])) == (model.preprocess.mean, model.preprocess.std)
+    preprocess = model.encoder.config.preprocess
+    assert (tuple(steps["mean"]), tuple(steps["std"])) == (preprocess.mean, preprocess.std)
 
 
 def test_inputs_and_outputs_have_names_and_any_batch(exported):
@@ -148,7 +149,7 @@ def test_inputs_and_outputs_have_names_and_any_batch(exported):
     assert shapes == [["batch", 3, 16, 16], ["batch", 48]]
 
 
-def test_nothing_tells_of_the_machine(exported):
+def test_nothing_identifies_the_machine(exported):
     content = exported[1].read_bytes()
     assert str(Path(fscil.__file__).parent).encode() not in content
     assert b"stack_trace" not in content
@@ -223,7 +224,9 @@ def test_what_no_single_resize_can_do_is_refused(resize, preprocess):
         describe(resize, preprocess)
 
 
-@pytest.mark.parametrize(("limit", "value", "said"), [("MOST_DIFFERENT", -1, "the same"), ("TIE", -3, "another")])
+@pytest.mark.parametrize(
+    ("limit", "value", "said"), [("MAX_COSINE_DIFFERENCE", -1, "the same"), ("TIE_TOLERANCE", -3, "another")]
+)
 def test_an_export_that_differs_is_not_written(tmp_path, monkeypatch, limit, value, said):
     monkeypatch.setattr(export, limit, value)
     with pytest.raises(ExportError, match=rf"birds\.onnx: not written.* 2 images.*nearest class is {said}"):
@@ -277,21 +280,21 @@ def test_the_program_in_the_docs_answers_as_the_model(tmp_path, exact):
     model = enrolled(tiny(), classes=5)
     if exact:
         config = EncoderConfig("tiny", {}, Resize((18, 24)), Preprocess(16))
-        model = enrolled(Classifier(PhotoEncoder(config, model.backbone, torch.device("cpu"))), classes=5)
+        model = enrolled(Classifier(PhotoEncoder(config, model.encoder.backbone, torch.device("cpu"))), classes=5)
     seen = photo(2, 8)
     seen.save(tmp_path / "seen.png")
-    ImageOps.expand(photo(7, 8), 30, "magenta").save(tmp_path / "strange.png")
+    ImageOps.expand(photo(7, 8), 30, "magenta").save(tmp_path / "unknown.png")
     scores = [
         float(SCORES["contrast"](Evidence(model.gallery.scores(model.features(tmp_path / name)))))
-        for name in ("seen.png", "strange.png")
+        for name in ("seen.png", "unknown.png")
     ]
     assert scores[1] < scores[0]
     model.calibration = Calibration("contrast", sum(scores) / 2, 0.05, None, 1, 0)
     export_onnx(model, tmp_path / "birds.onnx", [seen])
-    known, unknown = model.predict([tmp_path / "seen.png", tmp_path / "strange.png"])
+    known, unknown = model.predict([tmp_path / "seen.png", tmp_path / "unknown.png"])
     assert (known.label, unknown.label) == (NAMES[2], None)
     alone = programs()[0] + '\nassert sys.modules.keys().isdisjoint({"torch", "fscil"})\n'
-    for name, expected in (("seen.png", known), ("strange.png", unknown)):
+    for name, expected in (("seen.png", known), ("unknown.png", unknown)):
         label, cosine = run(alone, tmp_path, name).rsplit(" ", 1)
         assert label == (expected.label or "unknown")
         assert float(cosine) == pytest.approx(expected.score, abs=1e-5)

@@ -60,7 +60,7 @@ def test_the_order_of_classes_does_not_matter(name):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_one_class_is_judged_by_its_cosine(name):
+def test_one_class_is_ranked_by_its_cosine(name):
     seen = cosines(30, 1)
     rank = SCORES[name](Evidence(seen)).argsort()
     assert rank.tolist() == seen[:, 0].argsort().tolist()
@@ -76,7 +76,7 @@ def test_an_image_upon_a_prototype_is_known_best(name):
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_known_images_are_told_from_unknown_ones(name):
+def test_known_images_score_higher_than_unknown_ones(name):
     """Tight classes, far apart: nobody who looks at the cosines sensibly can miss them."""
     features, labels = photos(30, [6] * 30, spread=0.1, dim=32)
     known, unknown = leave_one_class_out(features, labels, name)
@@ -164,7 +164,7 @@ def test_a_large_gallery_is_compared_in_parts(monkeypatch):
 def test_of_a_very_large_gallery_some_photos_are_enough(monkeypatch):
     features, labels = photos(9, [4] * 9)
     known, unknown = leave_one_class_out(features, labels, "cosine")
-    monkeypatch.setattr(openset, "PHOTOS", 8)
+    monkeypatch.setattr(openset, "MAX_PHOTOS", 8)
     some_known, some_unknown = leave_one_class_out(features, labels, "cosine")
     rows = [0, 5, 10, 15, 20, 25, 30, 35]  # from the first to the last
     torch.testing.assert_close(some_known, known[rows])

@@ -1,4 +1,4 @@
-"""The scikit-learn view keeps scikit-learn's conventions, and its means are what the formula says."""
+"""The scikit-learn estimators keep scikit-learn's conventions, and its means are what the formula says."""
 
 import pickle
 import re
@@ -141,7 +141,7 @@ def test_words_beside_numbers_are_refused_and_change_nothing():
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf")])
-def test_a_scale_that_means_nothing(scale):
+def test_an_invalid_scale(scale):
     with pytest.raises(ValueError, match="scale"):
         NearestMeanClassifier(scale).fit([[1.0]], [0])
 
@@ -182,7 +182,7 @@ def test_features_are_those_of_the_classifier(classifier, saved, tmp_path):
     for model in (classifier, saved, str(saved)):
         found = FeatureExtractor(model, device="cpu").fit(images).transform(images)
         assert isinstance(found, np.ndarray)
-        assert found.shape == (5, classifier.backbone.feature_dim)
+        assert found.shape == (5, classifier.encoder.dim)
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(found[:4], np.tile(found[0], (4, 1)), rtol=1e-5)
     assert abs(found[0] - found[4]).max() > 1e-3

@@ -1,7 +1,7 @@
-"""A model for other programs: its network as ONNX, the gallery beside it, both checked against this program on images.
+"""Export for other programs: the network as ONNX and the gallery as arrays, compared with the classifier on images.
 
-The file's metadata tells how an image is prepared with nothing but Pillow and numpy (`prepare` does it that way), and
-the check goes that whole way, from a photo's pixels to the nearest class.
+The file's metadata describes how a photo is prepared with Pillow and numpy alone. `prepare` does exactly that, and the
+comparison uses it: from a photo's pixels to the nearest class.
 """
 
 import copy
@@ -22,12 +22,12 @@ from PIL import Image
 
 from fscil import __version__
 from fscil.classifier import Classifier
+from fscil.classifier.encoder import PhotoEncoder
 from fscil.data import glyphs
 from fscil.data.images import Resize
 from fscil.data.photos import Source, as_list, pixels
 from fscil.errors import ExportError
 from fscil.gallery import Gallery
-from fscil.models import Backbone
 from fscil.openset import DEFAULT_SCORE, Calibration
 from fscil.preprocess import Preprocess
 from fscil.runtime.files import replacing, write_bytes
@@ -35,15 +35,25 @@ from fscil.runtime.files import replacing, write_bytes
 Floats: TypeAlias = NDArray[np.float32]
 
 OPSET = 18
-MOST_DIFFERENT = 1e-4  # a feature's cosine to its twin may fall this far short of 1
-TIE = 1e-6  # classes whose cosines differ by less are equally near
-GLYPHS = 32  # of the embedded data set, where no images are given
+MAX_COSINE_DIFFERENCE = 1e-4  # by which the cosine of an exported feature to the classifier's may be below 1
+TIE_TOLERANCE = 1e-6  # classes whose cosines differ by less are equally near
+GLYPHS = 32  # of the embedded data set that are compared where no images are given
 BATCH = 32
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How the exported files compare with the model they came from."""
+    """How an export compares with the classifier it was made from.
+
+    Attributes
+    ----------
+    images : int
+        How many were compared.
+    max_cosine_difference : float
+        Largest difference of a feature from the classifier's: 1 minus their cosine.
+    same_top1 : bool
+        Whether the nearest class is the same for every image.
+    """
 
     images: int
     max_cosine_difference: float
@@ -53,24 +63,52 @@ class Parity:
 def export_onnx(
     classifier: Classifier, path: str | os.PathLike[str], images: Source | Sequence[Source] | None = None
 ) -> Parity:
-    """Write the network to `path` and the gallery to `path`.gallery.npz, if both answer as the classifier does.
+    """Write the network to `path` and the gallery to `path`.gallery.npz, if both predict as the classifier does.
 
-    images: to compare on, any that the classifier takes; without them glyphs of the embedded data set.
+    Parameters
+    ----------
+    classifier : Classifier
+        Its network is exported as it predicts: with BatchNorm folded into the convolutions, in float32.
+    path : path
+        The ONNX file to write.
+    images : photo or sequence of photos, optional
+        To compare on; by default glyphs of the embedded data set.
+
+    Returns
+    -------
+    Parity
+        How close the exported network is.
+
+    Raises
+    ------
+    ExportError
+        If the export extra is missing, the network cannot be exported, or the export predicts otherwise. Then nothing
+        is written.
+    StoreError
+        If the files cannot be written.
+
+    Examples
+    --------
+    >>> parity = export_onnx(Classifier.load("birds.fscil"), "birds.onnx", ["garden.jpg", "pond.jpg"])
+    >>> parity.images, parity.same_top1
+    (2, True)
     """
     _check_extra()
     target = Path(path)
-    preparation = describe(classifier.resize, classifier.preprocess)
+    encoder = classifier.encoder
+    preparation = describe(encoder.config.resize, encoder.config.preprocess)
     chosen = _glyphs() if images is None else as_list(images)
     if not chosen:
         raise ExportError("There is no image to compare the exported network on. Give at least one.")
-    content = _to_onnx(classifier.backbone, preparation)
+    content = _to_onnx(encoder, preparation)
     parity = _compare(classifier, content, preparation, chosen)
-    if not (parity.max_cosine_difference <= MOST_DIFFERENT and parity.same_top1):  # nor if it is no number
+    if not (parity.max_cosine_difference <= MAX_COSINE_DIFFERENCE and parity.same_top1):  # also if it is NaN
         raise ExportError(
-            f"{target}: not written, because on {parity.images} images the exported network answers otherwise: "
-            f"features differ by up to {parity.max_cosine_difference:.1e} in cosine (at most {MOST_DIFFERENT:.0e} is "
-            f"allowed), the nearest class is {'the same' if parity.same_top1 else 'another'}. Versions of torch, "
-            f"onnxscript or onnxruntime that do not fit each other are the likely cause: upgrade them."
+            f"{target}: not written, because on {parity.images} images the exported network predicts otherwise: "
+            f"features differ by up to {parity.max_cosine_difference:.1e} in cosine (at most "
+            f"{MAX_COSINE_DIFFERENCE:.0e} is allowed), the nearest class is "
+            f"{'the same' if parity.same_top1 else 'another'}. Incompatible versions of torch, onnxscript and "
+            f"onnxruntime are the likely cause: upgrade them."
         )
     with classifier.lock:
         _write_gallery(gallery_beside(target), classifier.gallery, classifier.calibration)
@@ -84,7 +122,7 @@ def gallery_beside(path: Path) -> Path:
 
 
 def describe(resize: Resize, preprocess: Preprocess) -> dict[str, Any]:
-    """From an upright photo in RGB to the network's input, as JSON; `prepare` is what it means."""
+    """From an upright photo in RGB to the network's input, as JSON; `prepare` does what it describes."""
     size = resize.size
     stored = min(size) if isinstance(size, tuple) else size
     wanted = preprocess.resize or stored
@@ -129,13 +167,13 @@ def _check_extra() -> None:
         ) from error
 
 
-def _to_onnx(backbone: Backbone, preparation: Mapping[str, Any]) -> bytes:
-    """The network in float32 with BatchNorm folded in, for any number of images at once."""
+def _to_onnx(encoder: PhotoEncoder, preparation: Mapping[str, Any]) -> bytes:
+    """The network that predicts, BatchNorm folded in, in float32 for any number of images at once."""
     import onnx
 
-    network = copy.deepcopy(backbone).float().cpu().eval()
+    network = copy.deepcopy(encoder.network).float().cpu()
     side = preparation["crop"]
-    with _hushed():
+    with _quiet_exporter():
         program = torch.onnx.export(
             network,
             (torch.zeros(2, 3, side, side),),  # two, because one would be taken for a constant
@@ -153,7 +191,7 @@ def _to_onnx(backbone: Backbone, preparation: Mapping[str, Any]) -> bytes:
         del part.metadata_props[:]  # where in this machine's source each one came from
     about = {
         "fscil_version": __version__,
-        "feature_dim": str(backbone.feature_dim),
+        "feature_dim": str(encoder.dim),
         "preprocessing": json.dumps(preparation),
     }
     onnx.helper.set_model_props(model, about)
@@ -163,8 +201,8 @@ def _to_onnx(backbone: Backbone, preparation: Mapping[str, Any]) -> bytes:
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """torch's exporter tells of its own deprecations and of packages it could do without."""
+def _quiet_exporter() -> Iterator[None]:
+    """torch's exporter warns of its own deprecations and of packages it does not need."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -177,7 +215,7 @@ def _hushed() -> Iterator[None]:
 
 
 def _write_gallery(path: Path, gallery: Gallery, calibration: Calibration | None) -> None:
-    """Unit prototypes (C, d), names (C,), and which score must reach which threshold; without one all is accepted."""
+    """Unit prototypes (C, d), names (C,), the score and its threshold; minus infinity where every photo is accepted."""
     with replacing(path) as file:
         np.savez(
             file,
@@ -212,7 +250,7 @@ def _compare(
         prototypes = classifier.gallery.prototypes.numpy().astype(np.float64)
         scores = mine @ prototypes.T
         chosen = (other @ prototypes.T).argmax(1, keepdims=True)
-        same = bool((np.take_along_axis(scores, chosen, 1)[:, 0] >= scores.max(1) - TIE).all())
+        same = bool((np.take_along_axis(scores, chosen, 1)[:, 0] >= scores.max(1) - TIE_TOLERANCE).all())
     return Parity(len(images), float((1 - (mine * other).sum(1)).max()), same)
 
 

@@ -22,14 +22,19 @@ class Encoder:
     def backbone_changed(self) -> None:
         self._folded = None
 
-    @torch.inference_mode()
-    def __call__(self, images: Tensor) -> Tensor:
-        """(n, 3, h, w) preprocessed images -> (n, feature_dim) float32 on the host."""
+    @property
+    def network(self) -> nn.Module:
+        """The folded network itself, as `__call__` and the export use it."""
         if self._folded is None:
             self._folded = folded(self._backbone)
             self._folded.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self._folded
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, 3, h, w) preprocessed images -> (n, feature_dim) float32 on the host."""
         images = images.to(self.device).contiguous(memory_format=torch.channels_last)
-        features: Tensor = self._folded(images).float().cpu()
+        features: Tensor = self.network(images).float().cpu()
         return features
 
 

@@ -1,7 +1,7 @@
-"""Scores for "unknown": does an image belong to any class of the gallery, and from which score on is that believed?
+"""Open-set recognition: scores for whether an image belongs to any class of the gallery, and thresholds for them.
 
-A score is high for images of known classes. All look at the cosines to the class means alone, so a gallery that grows
-or shrinks needs no bookkeeping for them.
+A score is high for images of known classes. All are functions of the cosines to the class means alone, so nothing has
+to be updated when classes are enrolled or forgotten.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from fscil.runtime.memory import rows_per_chunk
 
 SCALE = 16.0  # of the cosines in softmax and energy
 NEIGHBOURS = 10  # classes after the nearest one, with which it is compared
-PHOTOS = 20_000  # of a gallery are enough to place a threshold
+MAX_PHOTOS = 20_000  # of a gallery that are scored: enough to set a threshold
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a score may look at: n images against a gallery of C >= 1 classes."""
+    """What a score is computed from: n images against a gallery of C >= 1 classes."""
 
     cosines: Tensor  # (n, C)
 
@@ -32,7 +32,7 @@ class Evidence:
         return self.cosines.topk(min(1 + NEIGHBOURS, self.cosines.shape[1]), dim=1).values
 
 
-# With a single class there is none to compare with: every score is then its cosine, or rises with it.
+# With a single class there is none to compare with: every score is then its cosine, or increases with it.
 
 
 def cosine(seen: Evidence) -> Tensor:
@@ -88,13 +88,33 @@ DEFAULT_SCORE = "contrast"  # chosen on base training classes, as results/opense
 
 @dataclass(frozen=True)
 class Calibration:
-    """A threshold and what it was set from: accepted means score >= threshold."""
+    """When a photo is called unknown: where its score is below the threshold.
 
-    score: str  # a key of SCORES
+    Attributes
+    ----------
+    score : str
+        A key of SCORES.
+    threshold : float
+        The smallest score that is accepted.
+    false_accept : float
+        Share of unknown images that may be accepted, as asked for.
+    false_reject : float or None
+        Share of images of enrolled classes that are rejected, as measured; None without such images.
+    unknowns, knowns : int
+        Numbers of images of unknown things and of enrolled classes that it was set from.
+
+    Examples
+    --------
+    >>> found = Classifier.load("birds.fscil").calibrate("photos/held_out", false_accept=0.5)
+    >>> found.score, found.unknowns, found.knowns
+    ('contrast', 2, 6)
+    """
+
+    score: str
     threshold: float
-    false_accept: float  # the share wanted at most
-    false_reject: float | None  # the share measured; None without images of known classes
-    unknowns: int  # images behind each
+    false_accept: float
+    false_reject: float | None
+    unknowns: int
     knowns: int
 
 
@@ -102,12 +122,12 @@ def threshold_at(unknown_scores: Tensor, false_accept: float) -> float:
     """The smallest threshold that accepts (score >= threshold) at most this share of the (n,) unknowns."""
     if not 0 <= false_accept < 1:
         raise ConfigError(
-            f"a false-accept rate of {false_accept} cannot be: give a share from 0 to below 1, like 0.05."
+            f"a false-accept rate of {false_accept} is not possible: give a share from 0 to below 1, like 0.05."
         )
     if not len(unknown_scores):
         raise DataError("no image of an unknown class to calibrate with. Give some that show none of the classes.")
     falling = unknown_scores.sort(descending=True).values
-    allowed = min(int(false_accept * len(falling) + 1e-9), len(falling) - 1)  # 0.07 * 100 must be 7 to a computer too
+    allowed = min(int(false_accept * len(falling) + 1e-9), len(falling) - 1)  # in floating point 0.29 * 100 is below 29
     # In the scores' own precision: a step of float64 would vanish where a float32 score is compared with it.
     return float(torch.nextafter(falling[allowed], torch.full_like(falling[allowed], torch.inf)))
 
@@ -116,20 +136,21 @@ def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[T
     """Known and unknown scores of a gallery's own photos. features: (N, d); labels: (N,) any numbers.
 
     Unknown: every photo against the gallery without its class. Known: against the gallery in which its class is made of
-    its other photos; a class with one photo gives none. Of a gallery with more than PHOTOS, that many, evenly chosen.
+    its other photos; a class with one photo gives none. Of a gallery with more than MAX_PHOTOS, that many, evenly
+    chosen.
     """
     names, labels = torch.unique(labels, return_inverse=True)
     if len(names) < 2:
         raise DataError(
-            f"leaving one class out needs at least two classes, not {len(names)}. Enrol more, or calibrate with images "
-            f"that show none of the classes."
+            f"leaving one class out needs at least two classes, not {len(names)}. Enroll more, or calibrate with "
+            f"images that show none of the classes."
         )
     counts = torch.bincount(labels)
     sums = torch.zeros(len(names), features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double())
     prototypes = F.normalize(sums, dim=1).to(features.dtype)
     chosen = torch.arange(len(features))
-    if len(features) > PHOTOS:
-        chosen = torch.linspace(0, len(features) - 1, PHOTOS, dtype=torch.float64).long()
+    if len(features) > MAX_PHOTOS:
+        chosen = torch.linspace(0, len(features) - 1, MAX_PHOTOS, dtype=torch.float64).long()
     known, unknown = [], []
     for rows in torch.split(chosen, rows_per_chunk(len(names))):
         own, photos = labels[rows], features[rows]

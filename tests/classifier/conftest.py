@@ -1,4 +1,4 @@
-"""A small model, fitted in seconds, and photos to ask it about."""
+"""A small model, fitted in seconds, and photos to predict."""
 
 import shutil
 
@@ -15,9 +15,9 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def strangers(tmp_path_factory):
+def held_out(tmp_path_factory):
     """The same classes again, other photos."""
-    root = tmp_path_factory.mktemp("strangers")
+    root = tmp_path_factory.mktemp("held_out")
     return write_images(root, train=0, test=4, split=False)
 
 
@@ -34,7 +34,7 @@ def base_folder(tmp_path_factory, images):
 
 @pytest.fixture(scope="session")
 def fitted(base_folder):
-    """What fit said, and what it made."""
+    """The classifier that fit makes, and what it says."""
     said = []
     made = Classifier.fit(base_folder, from_scratch=True, settings=SMALL_NETWORK, quiet=True, say=said.append, shots=4)
     return made, said

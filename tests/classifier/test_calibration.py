@@ -12,12 +12,12 @@ ENROLLED, OTHERS = NAMES[:8], NAMES[8:]
 
 
 @pytest.fixture
-def flat(strangers, tmp_path):
+def flat(held_out, tmp_path):
     """Photos of classes that are not enrolled, in one folder."""
     folder = tmp_path / "flat"
     folder.mkdir()
     for name in OTHERS:
-        for path in (strangers / name).iterdir():
+        for path in (held_out / name).iterdir():
             shutil.copy(path, folder / f"{name}-{path.name}")
     return folder
 
@@ -35,10 +35,10 @@ def test_a_flat_folder_is_all_unknown(classifier, flat, false_accept, score):
     assert classifier.calibration == found
 
 
-def test_in_class_folders_enrolled_names_tell_how_often_they_are_turned_away(classifier, strangers):
-    found = classifier.calibrate(strangers, 0.1)
+def test_in_class_folders_enrolled_names_tell_how_often_they_are_rejected(classifier, held_out):
+    found = classifier.calibrate(held_out, 0.1)
     assert (found.unknowns, found.knowns) == (16, 32)
-    answers = {name: classifier.predict(sorted((strangers / name).iterdir())) for name in NAMES}
+    answers = {name: classifier.predict(sorted((held_out / name).iterdir())) for name in NAMES}
     rejected = sum(answer.label is None for name in ENROLLED for answer in answers[name])
     assert found.false_reject == pytest.approx(rejected / 32)
     assert sum(answer.label is not None for name in OTHERS for answer in answers[name]) <= 1.6
@@ -62,7 +62,7 @@ def test_with_twenty_classes_there_is_no_warning(classifier, images):
     assert classifier.calibrate().unknowns == sum(info.photos for info in classifier.classes())
 
 
-def test_bad_photos_are_spoken_of(classifier, flat):
+def test_bad_photos_are_warned_of(classifier, flat):
     (flat / "bad.png").write_bytes(b"x")
     with pytest.warns(FscilWarning, match=r"1 photos cannot be read .*bad\.png"):
         assert classifier.calibrate(flat).unknowns == 16

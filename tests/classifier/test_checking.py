@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fscil.classifier.checking import judge
+from fscil.classifier.checking import compare_labels
 from fscil.errors import DataError
 from helpers import NAMES
 
@@ -15,29 +15,29 @@ SAID = ["cat", "cat", "dog", None, "cat", "cat", None, "dog"]
 
 
 def test_by_hand():
-    found = judge(TRUE, SAID, {"cat", "dog", "cow"}, ["x.jpg: bad"])
+    found = compare_labels(TRUE, SAID, {"cat", "dog", "cow"}, ["x.jpg: bad"])
     assert [(each.name, each.photos, each.correct, each.unknown) for each in found.classes] == [
         ("cat", 4, 2, 1),
         ("dog", 2, 0, 0),
     ]
-    assert [(each.name, each.photos, each.correct, each.unknown) for each in found.strangers] == [("emu", 2, 1, 1)]
+    assert [(each.name, each.photos, each.correct, each.unknown) for each in found.not_enrolled] == [("emu", 2, 1, 1)]
     assert found.confused == (("dog", "cat", 2), ("cat", "dog", 1), ("emu", "dog", 1))
     assert (found.photos, found.accuracy, found.unknown, found.rejected) == (6, 2 / 6, 1 / 6, 1 / 2)
     assert [each.accuracy for each in found.classes] == [0.5, 0.0]
     assert found.skipped == ("x.jpg: bad",)
 
 
-def test_nothing_enrolled_or_nothing_strange():
-    assert judge(["cat"], [None], set()).accuracy is None
-    assert judge(["cat"], [None], set()).unknown is None
-    assert judge(["cat"], [None], set()).rejected == 1.0
-    assert judge(["cat"], ["cat"], {"cat"}).rejected is None
+def test_nothing_enrolled_or_everything():
+    assert compare_labels(["cat"], [None], set()).accuracy is None
+    assert compare_labels(["cat"], [None], set()).unknown is None
+    assert compare_labels(["cat"], [None], set()).rejected == 1.0
+    assert compare_labels(["cat"], ["cat"], {"cat"}).rejected is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["a", "b", "c", None])), min_size=1))
 def test_every_photo_is_accounted_for(pairs):
     truth, said = zip(*pairs, strict=True)
-    found = judge(truth, said, {"a", "b", "c"})
+    found = compare_labels(truth, said, {"a", "b", "c"})
     known = [pair for pair in pairs if pair[0] != "d"]
     assert found.photos == len(known)
     assert sum(each.correct for each in found.classes) == sum(true == answer for true, answer in known)
@@ -56,7 +56,7 @@ def test_a_classifier_is_checked_on_a_folder(classifier, images, tmp_path):
     assert [(each.name, each.photos, each.correct) for each in found.classes] == [
         (NAMES[0], 6, sum(label == NAMES[0] for label in answers))
     ]
-    assert sorted(each.name for each in found.strangers) == sorted([NAMES[9], NAMES[11]])
+    assert sorted(each.name for each in found.not_enrolled) == sorted([NAMES[9], NAMES[11]])
     assert found.rejected == 0.0  # no threshold yet
     assert len(found.skipped) == 1
     assert "bad.png" in found.skipped[0]

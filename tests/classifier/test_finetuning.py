@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fscil import Classifier
-from fscil.classifier.finetuning import CAUTION, at_most, largest_limit, make_plan
-from fscil.classifier.fitting import recipe
+from fscil.classifier.finetuning import PLANNED_SHARE, largest_limit, limit_per_class, make_plan
+from fscil.classifier.fitting import folder_recipe
 from fscil.errors import StoreError
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
@@ -31,13 +31,13 @@ def test_the_largest_limit_that_keeps_the_share(counts, share):
     assert found == max(counts) or kept(found + 1) > share * sum(counts)
 
 
-def test_at_most_so_many_of_a_class():
+def test_a_limit_per_class():
     base = part([9, 3, 6], 0)
-    found = at_most(base, 4)
+    found = limit_per_class(base, 4)
     assert found.counts == {0: 4, 1: 3, 2: 4}
     assert {*found.rows} <= {*base.rows}
-    assert found.rows.tolist() == at_most(base, 4).rows.tolist()
-    assert at_most(base, None) is base
+    assert found.rows.tolist() == limit_per_class(base, 4).rows.tolist()
+    assert limit_per_class(base, None) is base
 
 
 @pytest.fixture
@@ -62,23 +62,23 @@ def epoch(monkeypatch):
 )
 def test_the_plan_fits_into_the_minutes(epoch, seconds, minutes, epochs, limit):
     epoch(seconds)
-    config = recipe(True, [*SMALL_NETWORK, "train.epochs=10"])
+    config = folder_recipe(True, [*SMALL_NETWORK, "train.epochs=10"])
     base = part([10, 10, 10], 0)
     plan = make_plan(config, base, minutes, CONTEXT)
     assert (plan.config.train.epochs, plan.limit) == (epochs, limit)
     if minutes is not None:
-        assert plan.seconds <= 60 * minutes * CAUTION
+        assert plan.seconds <= 60 * minutes * PLANNED_SHARE
     assert plan.seconds == pytest.approx(seconds * epochs * (1 if limit is None else limit / 10))
 
 
-def test_minutes_are_spoken_of_and_used(epoch, tmp_path):
+def test_minutes_are_announced_and_used(epoch, tmp_path):
     epoch(1200)
     write_images(tmp_path, train=8, test=0, names=NAMES[:3], split=False)
     said = []
     options = {"from_scratch": True, "settings": SMALL_NETWORK, "quiet": True, "say": said.append}
     made = Classifier.fit(tmp_path, minutes=10, **options)
     text = "\n".join(said)
-    assert "1 epoch of 9 photos (at most 3 of a class), to stay within 10 min" in text
+    assert "1 epoch of 9 photos (at most 3 per class), to stay within 10 min" in text
     assert made.made["trained on"] == {"classes": 3, "photos": 9}
     assert [info.photos for info in made.classes()] == [5, 5, 5]  # all photos may be near the mean
 
@@ -91,14 +91,14 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_end(tmp_path):
     with ctrl_c_at(step=15), pytest.raises(KeyboardInterrupt):
         Classifier.fit(data, work=tmp_path / "work", **options)
     assert (tmp_path / "work" / "checkpoint.safetensors").is_file()
-    with pytest.raises(StoreError, match=r"begun with other minutes.*delete that folder"):
+    with pytest.raises(StoreError, match=r"started with other minutes.*delete that folder"):
         Classifier.fit(data, work=tmp_path / "work", minutes=5, **options)
 
     again = Classifier.fit(data, work=tmp_path / "work", **options)
     assert json.loads((tmp_path / "work" / "run.json").read_text())["finished"]
     straight = Classifier.fit(data, **options)
     for (name, value), other in zip(
-        again.backbone.state_dict().items(), straight.backbone.state_dict().values(), strict=True
+        again.encoder.backbone.state_dict().items(), straight.encoder.backbone.state_dict().values(), strict=True
     ):
         assert torch.equal(value, other), name
     finished = Classifier.fit(data, work=tmp_path / "work", **options)  # killed before the model was written

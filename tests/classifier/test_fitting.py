@@ -1,4 +1,4 @@
-"""From a folder to a model: who is trained on, who is enrolled, and what is said about it."""
+"""From a folder to a model: which classes are trained on, which are enrolled, and what is said about it."""
 
 import shutil
 
@@ -74,7 +74,7 @@ def test_fewer_than_two_classes_are_not_trained_on(images, tmp_path):
         ("ant", 5, "base"),
         ("bee", 2, "enrolled"),
     ]
-    with pytest.raises(DataError, match="from nothing needs at least two classes"):
+    with pytest.raises(DataError, match="from scratch needs at least two classes"):
         fit(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_bad_photos_are_named_and_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "tab\tbed"])
-def test_a_name_that_cannot_be_is_found_before_training(tmp_path, name):
+def test_an_invalid_name_is_found_before_training(tmp_path, name):
     write_images(tmp_path, train=5, test=0, names=NAMES[:2], split=False)
     (tmp_path / name).mkdir()
     Image.fromarray(picture(0, 0)).save(tmp_path / name / "0.png")
@@ -130,7 +130,7 @@ def test_a_run_becomes_a_model(tmp_path):
     train(config, run, data, Context.on("cpu", quiet=True), lambda text: None)
     made = Classifier.from_run(tmp_path / "run", shots=3, quiet=True)
     assert [(info.name, info.photos, info.origin) for info in made.classes()] == [(n, 3, "base") for n in NAMES[:6]]
-    weights = made.backbone.state_dict()
+    weights = made.encoder.backbone.state_dict()
     for name, value in load_tensors(run.weights)[0].items():
         assert torch.equal(weights[name], value)
     assert made.enroll("ant", data / "train" / "ant" / "train0.png") in (0, 1)
@@ -194,7 +194,7 @@ def test_a_run_on_photos_as_they_are_sees_its_base_classes_as_it_sees_others(tmp
                 image.save(tmp_path / "data" / part / name / f"{number}.png")
     run = trained_run(tmp_path / "run", "folder", tmp_path / "data", "test.resize=18")
     made = Classifier.from_run(run, quiet=True)
-    assert made.resize.size == 18
+    assert made.encoder.config.resize.size == 18
     for photo in made.gallery.photos("ant"):
         expected = made.features(tmp_path / "data" / photo.source)[0]
         torch.testing.assert_close(photo.feature, expected, rtol=1e-3, atol=1e-4)

@@ -12,7 +12,6 @@ from PIL import Image
 from fscil import Classifier, Prediction
 from fscil.errors import BadImageError, ClassNameError, ConfigError, DataError, StoreError, UnknownClassError
 from fscil.openset import Calibration
-from fscil.preprocess import Preprocess
 from helpers import NAMES, picture
 
 NEW = [picture(9, seed) for seed in range(4)]
@@ -22,20 +21,19 @@ def unit(vector):
     return vector / np.linalg.norm(vector)
 
 
-def test_features_are_the_networks_answer_to_the_prepared_photo(classifier):
+def test_features_are_what_the_backbone_computes_from_the_preprocessed_photo(classifier):
     array = picture(3, 1)
-    classifier.backbone.eval()
-    preprocess: Preprocess = classifier.preprocess
+    backbone, preprocess = classifier.encoder.backbone, classifier.encoder.config.preprocess
     prepared = preprocess(torch.from_numpy(array)[None], torch.tensor([[16, 16]]))
     with torch.no_grad():
-        wanted = classifier.backbone(prepared)[0]
+        wanted = backbone(prepared)[0]
     found = classifier.features(array)
     assert found.shape == (1, classifier.encoder.dim)
     torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-5)
     assert not found.requires_grad
 
 
-def test_features_do_not_hang_on_the_company(classifier):
+def test_features_do_not_depend_on_the_rest_of_the_batch(classifier):
     """Of other sizes too: many photos come in the order they were given, and each as if alone."""
     sizes = [(16, 16), (40, 17), (16, 90), (23, 31)] * 10
     random = np.random.default_rng(0)
@@ -77,7 +75,7 @@ def test_one_photo_or_a_list_and_the_same_counts_once(classifier, tmp_path):
     assert (info.photos, info.origin, info.sources) == (2, "enrolled", (str(tmp_path / "a.png"), "array"))
 
 
-def test_more_photos_of_a_trained_class_go_on_with_its_mean(classifier):
+def test_more_photos_of_a_trained_class_join_its_mean(classifier):
     name = NAMES[0]
     before = [photo.feature for photo in classifier.gallery.photos(name)]
     assert classifier.enroll(name, NEW[:2]) == 2
@@ -218,7 +216,7 @@ def test_threads_may_ask_while_another_enrolls(classifier):
 
     def ask():
         while not done.is_set():
-            for answer in classifier.answer(queries, top=2):
+            for answer in classifier.predict_features(queries, top=2):
                 if answer.label != answer.ranking[0][0] or answer.runner_up != answer.ranking[1][0]:
                     wrong.append(answer)
 

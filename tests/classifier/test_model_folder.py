@@ -130,7 +130,7 @@ def test_a_version_changes_with_the_model_and_only_then(tmp_path):
     assert folder.version() == folder.read().version
 
 
-def test_each_step_gives_the_version_that_a_stranger_sees(tmp_path):
+def test_each_step_gives_the_version_that_others_read(tmp_path):
     folder = ModelFolder(tmp_path / "model")
     for step in (
         lambda: folder.create(WEIGHTS, ABOUT, SNAPSHOT),

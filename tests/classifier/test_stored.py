@@ -1,4 +1,4 @@
-"""A classifier bound to its folder: on disk before the call returns, and with the news of others."""
+"""A classifier bound to its folder: changes are on disk before the call returns, those of others come by refresh."""
 
 import threading
 
@@ -45,7 +45,7 @@ def test_the_same_photo_again_writes_nothing(model):
 def test_prepared_photos_for_a_server(model):
     with StoredClassifier.open(model) as mine:
         photos = mine.classifier.photos(NEW[:2])
-        assert mine.enroll_prepared("new", [*photos, photos[0]]) == 2
+        assert mine.enroll_photos("new", [*photos, photos[0]]) == 2
         assert mine.classifier.predict(NEW[0])[0].ranking == Classifier.load(model).predict(NEW[0])[0].ranking
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_learned_never_reaches_the_journal(model):
             ("new", [Photo("d", torch.ones(dim + 1), "x", "2026")], ValueError),
         ):
             with pytest.raises(error):
-                mine.enroll_prepared(name, photos)
+                mine.enroll_photos(name, photos)
         assert mine.folder.version() == before
 
 
@@ -80,7 +80,7 @@ def test_forgetting_removes_every_trace(model, tmp_path):
         assert mine.enroll("private", secret) == 1
 
 
-def test_news_of_others_come_with_refresh(model):
+def test_changes_of_others_come_with_refresh(model):
     with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
         yours.enroll("yours", NEW[:2])
         assert "yours" not in mine.classifier.gallery
@@ -88,7 +88,7 @@ def test_news_of_others_come_with_refresh(model):
         assert mine.classifier.gallery.info("yours") == yours.classifier.gallery.info("yours")
         assert not mine.refresh()
         yours.forget("ant")
-        mine.enroll("mine", NEW[2:])  # takes in the news before it
+        mine.enroll("mine", NEW[2:])  # reads the changes of others first
         assert "ant" not in mine.classifier.gallery
         yours.refresh()
         assert yours.classifier.gallery.names == mine.classifier.gallery.names == Classifier.load(model).gallery.names
@@ -114,17 +114,17 @@ def retrained(classifier):
 
 @pytest.mark.parametrize("act", ["enroll", "forget"])
 def test_features_of_one_network_never_join_those_of_another(model, act):
-    """Somebody replaces the model between two calls, or while a photo is at the network."""
+    """Somebody replaces the model between two calls, or while a photo is being encoded."""
     with StoredClassifier.open(model) as mine:
         photos = mine.classifier.photos(NEW[:1])
         retrained(mine.classifier).save(model, force=True)
         before = ModelFolder(model).version()
-        with pytest.raises(StoreError, match="another network"):
-            mine.enroll_prepared("new", photos) if act == "enroll" else mine.forget("ant")
+        with pytest.raises(StoreError, match="replaced the network"):
+            mine.enroll_photos("new", photos) if act == "enroll" else mine.forget("ant")
         assert ModelFolder(model).version() == before
 
 
-def test_news_of_others_do_not_build_the_network_again(model):
+def test_changes_of_others_do_not_build_the_network_again(model):
     with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
         encoder = mine.classifier.encoder
         yours.forget("ant")
@@ -133,10 +133,10 @@ def test_news_of_others_do_not_build_the_network_again(model):
         assert mine.enroll("new", NEW) == 4
 
 
-def test_a_threshold_is_stored(model, strangers):
+def test_a_threshold_is_stored(model, held_out):
     with StoredClassifier.open(model) as mine:
         mine.enroll("new", NEW)
-        found = mine.calibrate(strangers, 0.2, "margin")
+        found = mine.calibrate(held_out, 0.2, "margin")
         assert mine.classifier.calibration == found
         assert "new" in mine.classifier.gallery
     there = Classifier.load(model)
@@ -147,12 +147,12 @@ def test_a_threshold_is_stored(model, strangers):
 
 
 def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
-    monkeypatch.setattr(stored, "SHORT_JOURNAL", 8)
+    monkeypatch.setattr(stored, "MAX_JOURNAL", 8)
     with StoredClassifier.open(model) as mine:
         photos = mine.classifier.photos(NEW)
         longest = 0
         for number in range(60):
-            mine.enroll_prepared(f"class {number}", photos[:2])
+            mine.enroll_photos(f"class {number}", photos[:2])
             longest = max(longest, len(ModelFolder(model).read().records))
         names, version = mine.classifier.gallery.names, mine.folder.version()
     assert version.generation > 2
@@ -164,13 +164,14 @@ def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
         assert not mine.refresh()
 
 
-def test_an_enrolment_counts_though_there_is_no_room_for_a_snapshot(model, monkeypatch):
+def test_an_enrollment_counts_though_there_is_no_room_for_a_snapshot(fitted, tmp_path, monkeypatch):
     def full(*_):
         raise StoreError("no space left on the device")
 
-    monkeypatch.setattr(stored, "SHORT_JOURNAL", 1)
+    model = tmp_path / "empty.fscil"
+    Classifier(fitted[0].encoder).save(model)
+    monkeypatch.setattr(stored, "MAX_JOURNAL", 1)
     with StoredClassifier.open(model) as mine:
-        mine._settled = 0
         with monkeypatch.context() as patch:
             patch.setattr(ModelFolder, "compact", full)
             with pytest.warns(FscilWarning, match="nothing is lost"):
@@ -180,7 +181,7 @@ def test_an_enrolment_counts_though_there_is_no_room_for_a_snapshot(model, monke
         assert mine.folder.read().records == []
 
 
-def test_while_a_server_has_it_others_are_told(model):
+def test_while_a_server_has_it_others_get_an_error(model):
     with StoredClassifier.open(model, serving=True) as mine:
         assert mine.enroll("new", NEW) == 4
         mine.forget("ant")
@@ -200,8 +201,8 @@ def test_many_threads_enroll_and_ask(model):
         def work(number):
             try:
                 for step in range(6):
-                    mine.enroll_prepared(f"{number} {step}", photos[step : step + 2])
-                    assert len(mine.classifier.answer(features, 2)) == 12
+                    mine.enroll_photos(f"{number} {step}", photos[step : step + 2])
+                    assert len(mine.classifier.predict_features(features, 2)) == 12
                     if step % 3 == 2:
                         mine.forget(f"{number} {step}")
             except Exception as error:

@@ -110,10 +110,10 @@ def test_ctrl_c_and_the_same_command_again(photos, tmp_path, capsys):
     command = ["fit", photos / "base", "-o", tmp_path / "m.fscil", *SMALLER, "--quiet"]
     with ctrl_c_at(step=4):
         assert call(*command) == 130
-    assert "Stopped; nothing is lost. The same command goes on" in capsys.readouterr().out
+    assert "Stopped; nothing is lost. The same command continues" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"m.fscil.training"}
     assert call(*command) == 0
-    assert "going on with the training" in capsys.readouterr().out
+    assert "continuing the training" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"m.fscil"}
     assert len(Classifier.load(tmp_path / "m.fscil").gallery) == 7
 

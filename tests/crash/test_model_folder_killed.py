@@ -26,14 +26,14 @@ for number in range(int(sys.argv[3])):
 COMPACTOR = """
 import sys
 from fscil.classifier.model_folder import ModelFolder
-def settled(contents):
+def compacted(contents):
     new = [[record["writer"], record["number"]] for record in contents.records]
-    return {"settled": contents.about["settled"] + new}, contents.snapshot
+    return {"compacted": contents.about["compacted"] + new}, contents.snapshot
 folder = ModelFolder(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(sys.argv[3])):
-    folder.compact(settled)
+    folder.compact(compacted)
 """
 
 # Tries an operation once for every step it takes on the disk, on a fresh copy each time, and dies before that step.
@@ -96,7 +96,7 @@ def go(process):
 @pytest.fixture
 def folder(tmp_path):
     folder = ModelFolder(tmp_path / "model")
-    folder.create({"made": torch.tensor(1)}, {"settled": []}, {"made": torch.tensor(1)})
+    folder.create({"made": torch.tensor(1)}, {"compacted": []}, {"made": torch.tensor(1)})
     return folder
 
 
@@ -130,7 +130,7 @@ def test_two_writers_a_compactor_and_a_reader_at_once(folder):
             go(process)
         while any(process.poll() is None for process in processes):
             contents = ModelFolder(folder.path).read()
-            known = len(contents.about["settled"]) + len(contents.records)
+            known = len(contents.about["compacted"]) + len(contents.records)
             assert known >= seen
             seen = known
             if (news := follower.records_since(version)) is None:
@@ -144,7 +144,7 @@ def test_two_writers_a_compactor_and_a_reader_at_once(folder):
             process.communicate()
     assert [process.returncode for process in processes] == [0, 0, 0]
     contents = folder.read()
-    found = [*contents.about["settled"], *([record["writer"], record["number"]] for record in contents.records)]
+    found = [*contents.about["compacted"], *([record["writer"], record["number"]] for record in contents.records)]
     for name in "ab":
         assert [number for writer, number in found if writer == name] == list(range(count))
     assert len(found) == 2 * count
@@ -163,14 +163,14 @@ def state(folder):
 @pytest.mark.parametrize(
     ("act", "after", "fewest"),
     [
-        ("append", (1, {"settled": []}, 1, [0, 1, 2]), 5),
+        ("append", (1, {"compacted": []}, 1, [0, 1, 2]), 5),
         ("compact", (1, {"made": "new"}, 2, []), 12),
         ("create", (2, {"made": "new"}, 2, []), 16),
     ],
 )
 def test_killed_before_every_step(folder, act, after, fewest):
     """All of the old model or all of the new one, and the next writer tidies up."""
-    before = (1, {"settled": []}, 1, [0, 1])
+    before = (1, {"compacted": []}, 1, [0, 1])
     for number in (0, 1):
         folder.append({"number": number})
     place = folder.path.parent

@@ -359,7 +359,7 @@ def test_paging_and_search_of_many_classes(browser, model):
     with StoredClassifier.open(model) as stored:
         (one,) = stored.classifier.photos([photo(1, 0)])
         for number in range(70):
-            stored.enroll_prepared(f"class {number}", [one])
+            stored.enroll_photos(f"class {number}", [one])
     with served(model) as service, visit(browser, service.base_url) as page:
         expect(page.locator("#total")).to_have_text("70")
         expect(page.locator("#classes li")).to_have_count(60)

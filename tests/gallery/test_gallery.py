@@ -69,7 +69,7 @@ def test_more_photos_refine_a_class_in_place(zoo):
     assert zoo.info("ant").photos == 5
 
 
-def test_a_mean_of_nothing_is_nobody(zoo):
+def test_a_zero_mean_is_near_to_nothing(zoo):
     """Opposite features leave no direction; the class is then near to none, and nothing is NaN."""
     zoo.enroll("void", [photo("v1", [1.0] * DIM), photo("v2", [-1.0] * DIM)])
     assert zoo.scores(torch.eye(DIM))[:, 3].tolist() == [0.0] * DIM
@@ -120,8 +120,8 @@ def test_an_empty_gallery_answers():
     assert labels.shape == (0,)
 
 
-def test_an_enrolment_seldom_copies_the_others():
-    """A thousand classes move house a few times, not a thousand times."""
+def test_an_enrollment_seldom_copies_the_others():
+    """A thousand classes are copied a few times, not a thousand times."""
     gallery = Gallery(DIM)
     moves, before = 0, None
     for number in range(1000):
@@ -219,7 +219,7 @@ def test_a_feature_of_another_network_is_refused_and_changes_nothing(zoo):
 # Classes
 
 
-def test_what_there_is_to_say_of_a_class():
+def test_the_summary_of_a_class():
     gallery = Gallery(DIM)
     gallery.enroll("cat", [photo("1", source="b.jpg", added="2024-03-01T00:00:00Z")], origin="base")
     gallery.enroll("cat", [photo("2", source="a.jpg", added="2024-05-01T00:00:00Z")])
@@ -295,7 +295,7 @@ def test_one_spelling_of_a_name(given, kept):
 
 
 @pytest.mark.parametrize("bad", ["", "  \t", "x" * 201, "a\nb", "a\x1b[31m", "a\0", "a\x7fb", "a\u2028b", "caf\udce9"])
-def test_impossible_names(bad):
+def test_invalid_names(bad):
     gallery = Gallery(DIM)
     with pytest.raises(ClassNameError) as caught:
         gallery.enroll(bad, [photo("1")])
@@ -338,7 +338,7 @@ def test_a_snapshot_of_nothing(tmp_path):
     assert (len(found), found.dim) == (0, 7)
 
 
-def test_a_gallery_from_a_snapshot_does_not_hang_on_it(zoo):
+def test_a_gallery_from_a_snapshot_does_not_depend_on_it(zoo):
     snapshot = zoo.snapshot()
     found = Gallery.from_snapshot(snapshot)
     for tensor in snapshot.values():

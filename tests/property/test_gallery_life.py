@@ -42,7 +42,7 @@ def assert_same(left, right):
     assert torch.equal(left.prototypes, right.prototypes)
 
 
-enrolments = st.lists(st.tuples(NAMES, st.lists(DIGESTS, min_size=1, max_size=4)), max_size=12)
+enrollments = st.lists(st.tuples(NAMES, st.lists(DIGESTS, min_size=1, max_size=4)), max_size=12)
 
 
 def enrolled(steps, origin="enrolled"):
@@ -52,7 +52,7 @@ def enrolled(steps, origin="enrolled"):
     return gallery
 
 
-@given(enrolments, st.randoms(use_true_random=False), st.integers(1, 5))
+@given(enrollments, st.randoms(use_true_random=False), st.integers(1, 5))
 def test_order_and_grouping_do_not_matter(steps, random, size):
     """The same pairs of class and photo, shuffled and dealt out anew, some of them twice."""
     one = enrolled(steps)
@@ -71,15 +71,15 @@ def test_order_and_grouping_do_not_matter(steps, random, size):
         assert (one.info(name).added, one.info(name).changed) == (two.info(name).added, two.info(name).changed)
 
 
-@given(enrolments, st.lists(DIGESTS, min_size=1), st.sampled_from(["base", "enrolled"]))
-def test_enrol_then_forget_is_the_identity(steps, numbers, origin):
+@given(enrollments, st.lists(DIGESTS, min_size=1), st.sampled_from(["base", "enrolled"]))
+def test_enroll_then_forget_is_the_identity(steps, numbers, origin):
     gallery, untouched = enrolled(steps, origin), enrolled(steps, origin)
     gallery.enroll("a passing guest", [photo(number) for number in numbers])
     gallery.forget("a passing guest")
     assert_same(gallery, untouched)
 
 
-@given(enrolments, st.data())
+@given(enrollments, st.data())
 def test_records_in_any_order_and_any_number(steps, data):
     records = [json.dumps(Gallery.record(name, [photo(number) for number in numbers])) for name, numbers in steps]
     order = data.draw(st.permutations(records + data.draw(st.lists(st.sampled_from(records))) if records else []))
@@ -90,7 +90,7 @@ def test_records_in_any_order_and_any_number(steps, data):
 
 
 @settings(max_examples=25)
-@given(enrolments, enrolments, enrolments)
+@given(enrollments, enrollments, enrollments)
 def test_replaying_a_journal_is_not_having_stopped(before, after, later):
     """A model on disk: some classes in its snapshot, some in its journal, some learned after it was read back."""
     whole = enrolled(before + after + later)

@@ -1,28 +1,24 @@
 """A threshold for "unknown": from photos of classes that are not enrolled, or by leaving out each class in turn."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fscil.classifier.encoder import PhotoEncoder
+from fscil.classifier.encoder import PhotoEncoder, with_progress
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
 from fscil.gallery import Gallery
 from fscil.openset import SCORES, Calibration, Evidence, leave_one_class_out, threshold_at
-from fscil.runtime.progress import ProgressBar
 
-T = TypeVar("T")
-
-FEW_CLASSES = 20  # below which leaving one out says little
-ROUNDING = 1e-5  # by which the score of a photo may differ when it is computed again in other company
+MIN_CLASSES = 20  # with fewer, leaving out one says little
+ROUNDING = 1e-5  # by which a photo's score may differ when it is computed again in another batch
 
 
 def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
-    """(n, d) features of a folder's photos, and the class folder each is in, if any; bad ones are spoken of."""
+    """(n, d) features of a folder's photos and the class folder each is in, if any; warns of unreadable photos."""
     found = photos.labelled(folder, "test")
     rows = (row for batch in encoder.batches([path for path, _ in found]) for row in batch)
     features, labels, bad = [], [], []
@@ -39,41 +35,43 @@ def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple
     return torch.stack(features), labels
 
 
-def calibration(
-    gallery: Gallery, given: tuple[Tensor, Sequence[str | None]] | None, false_accept: float, score: str
+def calibrate_gallery(
+    gallery: Gallery, labelled: tuple[Tensor, Sequence[str | None]] | None, false_accept: float, score: str
 ) -> Calibration:
-    """given: features and class names; names that are not enrolled, and None, are unknown."""
+    """labelled: features and class names; unknown are those of classes that are not enrolled, or of no class (None)."""
     if score not in SCORES:
         raise ConfigError(f'no score named "{score}". Known: {", ".join(SCORES)}.')
     if not len(gallery):
-        raise DataError("no class is enrolled: there is nothing to tell from the unknown. Enroll some first.")
-    if given is None:
-        if len(gallery) < FEW_CLASSES:
-            warnings.warn(
-                f"the threshold comes from leaving out one of only {len(gallery)} classes at a time and may be far "
-                f"off. Better give a folder of photos that show none of the classes.",
-                FscilWarning,
-                stacklevel=4,
-            )
-        known, unknown = leave_one_class_out(*gallery.features(), score)
-    else:
-        features, names = given
-        scores = SCORES[score](Evidence(gallery.scores(features)))
-        enrolled = torch.tensor([name is not None and name in gallery for name in names])
-        if enrolled.all():
-            raise DataError(
-                f"all {len(names)} photos are of enrolled classes, so none can play the unknown. Add photos of others, "
-                f"in folders of other names or in none."
-            )
-        known, unknown = scores[enrolled], scores[~enrolled]
+        raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
+    known, unknown = (
+        _left_out_scores(gallery, score) if labelled is None else _labelled_scores(gallery, *labelled, score)
+    )
     threshold = threshold_at(unknown, false_accept) + ROUNDING
     rejected = float((known < threshold).float().mean()) if len(known) else None
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 
 
-def with_progress(items: Iterable[T], total: int, quiet: bool) -> Iterator[T]:
-    """The items, with progress."""
-    with ProgressBar("photos", total, quiet=quiet) as bar:
-        for item in items:
-            yield item
-            bar.advance()
+def _left_out_scores(gallery: Gallery, score: str) -> tuple[Tensor, Tensor]:
+    """Scores of known and of unknown photos, each class being left out in turn."""
+    if len(gallery) < MIN_CLASSES:
+        warnings.warn(
+            f"the threshold comes from leaving out one of only {len(gallery)} classes at a time and may be far off. "
+            f"Better give a folder of photos that show none of the classes.",
+            FscilWarning,
+            stacklevel=5,
+        )
+    return leave_one_class_out(*gallery.features(), score)
+
+
+def _labelled_scores(
+    gallery: Gallery, features: Tensor, names: Sequence[str | None], score: str
+) -> tuple[Tensor, Tensor]:
+    """Scores of the photos of enrolled classes and of the others."""
+    scores = SCORES[score](Evidence(gallery.scores(features)))
+    enrolled = torch.tensor([name is not None and name in gallery for name in names])
+    if enrolled.all():
+        raise DataError(
+            f"all {len(names)} photos are of enrolled classes, so none is unknown. Add photos of other things, in "
+            f"folders of other names or in none."
+        )
+    return scores[enrolled], scores[~enrolled]

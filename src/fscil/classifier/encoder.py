@@ -1,7 +1,7 @@
 """From a photo to its feature: decode, preprocess, network. The one path for fit, enroll, predict, serve and export."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fscil.config import Config
 from fscil.data import photos
@@ -21,6 +21,7 @@ from fscil.gallery import Photo
 from fscil.models import Backbone, build_backbone
 from fscil.models.state import load_state
 from fscil.preprocess import Preprocess
+from fscil.runtime.progress import ProgressBar
 from fscil.training.build import architecture, preprocess_of
 
 T = TypeVar("T")
@@ -35,15 +36,15 @@ class EncoderConfig:
 
     backbone: str
     options: Mapping[str, Any]
-    resize: Resize  # how a photo is stored once decoded
-    preprocess: Preprocess  # and what then happens to it
+    resize: Resize  # when a photo is decoded
+    preprocess: Preprocess  # from the decoded photo to the network's input
 
     @classmethod
-    def of(cls, config: Config) -> "EncoderConfig":
+    def from_recipe(cls, config: Config) -> "EncoderConfig":
         """Of the network a recipe trains.
 
-        Photos come in any size, whatever the recipe's data set is like: where it stores images as they are, a photo
-        gets the size at which the recipe tests.
+        Photos come in any size. Where the recipe stores its images as they are, a photo is resized to the size at
+        which the recipe tests.
         """
         resize = Resize(config.data.resize, config.data.interpolation)
         if resize.size is None:
@@ -51,6 +52,7 @@ class EncoderConfig:
         return cls(config.model.backbone, architecture(config.model), resize, preprocess_of(config))
 
     def build(self) -> Backbone:
+        """A backbone of this architecture, whose weights are still to be loaded."""
         return build_backbone(self.backbone, **self.options)
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,41 +79,48 @@ class PhotoEncoder:
 
     def __init__(self, config: EncoderConfig, backbone: Backbone, device: torch.device) -> None:
         self.config, self.device = config, device
-        self.backbone = backbone.eval().requires_grad_(False)
+        self.backbone = backbone.eval().requires_grad_(False)  # as trained, with its BatchNorm: what is saved
         self._encoder = Encoder(self.backbone, device)
 
     @classmethod
     def load(
         cls, config: EncoderConfig, weights: dict[str, Tensor], device: torch.device, source: str
     ) -> "PhotoEncoder":
+        """source: what an error calls the place the weights came from."""
         backbone = config.build()
         load_state(backbone, weights, source)
         return cls(config, backbone, device)
 
     @property
     def dim(self) -> int:
+        """Length of a feature."""
         return self.backbone.feature_dim
 
-    @torch.inference_mode()
-    def prepare(self, pixels: Bytes) -> Tensor:
-        """A decoded photo (h, w, 3), as `resize` stores it -> (3, size, size).
+    @property
+    def network(self) -> nn.Module:
+        """What computes the features: the backbone with BatchNorm folded into its convolutions, on the device."""
+        return self._encoder.network
 
-        One by one, so that a panorama in a batch does not make all others as large.
+    @torch.inference_mode()
+    def preprocess(self, pixels: Bytes) -> Tensor:
+        """(h, w, 3), decoded and resized as the config says -> (3, size, size), the network's input.
+
+        One photo at a time: in a batch, a panorama would make all others as large.
         """
         return self.config.preprocess(torch.tensor(pixels[None]), torch.tensor([pixels.shape[:2]]))[0]
 
-    def encode(self, prepared: Sequence[Tensor]) -> Tensor:
+    def encode(self, inputs: Sequence[Tensor]) -> Tensor:
         """(3, size, size) each -> (n, dim) float32 on the host."""
-        return self._encoder(torch.stack(list(prepared))).clone()  # changeable, unlike what inference mode makes
+        return self._encoder(torch.stack(list(inputs))).clone()  # changeable, unlike what inference mode makes
 
     def read(self, source: Source) -> Tensor:
-        """A photo, ready to be encoded: all that a prediction needs."""
-        return self.prepare(photos.pixels(source, self.config.resize))
+        """Decode and preprocess a photo: all that a prediction needs."""
+        return self.preprocess(photos.pixels(source, self.config.resize))
 
     def read_to_keep(self, source: Source) -> tuple[Tensor, LoadedPhoto]:
-        """A photo, ready to be encoded, and what a gallery keeps of it."""
+        """Decode and preprocess a photo, and compute what a gallery keeps of it: digest and thumbnail."""
         loaded = photos.load(source, self.config.resize)
-        return self.prepare(loaded.pixels), loaded
+        return self.preprocess(loaded.pixels), loaded
 
     def features(self, sources: Sequence[Source]) -> Tensor:
         """(n, dim); the first photo that cannot be read raises its error."""
@@ -124,7 +133,7 @@ class PhotoEncoder:
         return torch.stack(found) if found else torch.empty(0, self.dim)
 
     def batches(self, sources: Sequence[Source]) -> Iterator[list[Tensor | DataError]]:
-        """Per photo its feature (dim,), or why it could not be read; some photos at a time, in order."""
+        """Per photo its feature (dim,), or why it could not be read; in order, BATCH photos at a time."""
         for batch in self._encoded(sources, lambda source: (self.read(source), None)):
             yield [item if isinstance(item, DataError) else item[0] for item in batch]
 
@@ -138,18 +147,18 @@ class PhotoEncoder:
     def _encoded(
         self, sources: Sequence[Source], read: Callable[[Source], tuple[Tensor, T]]
     ) -> Iterator[list[tuple[Tensor, T] | DataError]]:
-        """The feature of what `read` prepares, and what it gives beside."""
+        """read: source -> the network's input, and something to pass on beside the feature."""
 
-        def attempt(source: Source) -> tuple[Tensor, T] | DataError:
+        def read_or_error(source: Source) -> tuple[Tensor, T] | DataError:
             try:
                 return read(source)
             except DataError as error:
                 return error
 
-        for batch in _prefetched(attempt, sources):
-            good = [item[0] for item in batch if not isinstance(item, DataError)]
-            found = iter(self.encode(good) if good else ())
-            yield [item if isinstance(item, DataError) else (next(found), item[1]) for item in batch]
+        for batch in _prefetched(read_or_error, sources):
+            inputs = [item[0] for item in batch if not isinstance(item, DataError)]
+            features = iter(self.encode(inputs) if inputs else ())
+            yield [item if isinstance(item, DataError) else (next(features), item[1]) for item in batch]
 
 
 def timestamp() -> str:
@@ -157,8 +166,16 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def with_progress(items: Iterable[T], total: int, quiet: bool) -> Iterator[T]:
+    """The items, one per photo, with a progress bar."""
+    with ProgressBar("photos", total, quiet=quiet) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
 def _prefetched(work: Callable[[Source], T], sources: Sequence[Source]) -> Iterator[list[T]]:
-    """Work done in threads, one batch ahead of whoever takes the results."""
+    """The results of work in batches, computed in threads one batch ahead of the consumer."""
     if len(sources) == 1:  # a thread would only cost time
         yield [work(sources[0])]
         return

@@ -1,4 +1,4 @@
-"""Base training on a folder's classes: planned to fit into the time there is, and able to be stopped and resumed."""
+"""Base training on a folder's classes: planned to fit into the minutes there are, stoppable and resumable."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,24 +14,24 @@ from fscil.config import Config, flatten
 from fscil.data.images import Images
 from fscil.errors import StoreError
 from fscil.models import Backbone
-from fscil.runtime.text import duration
+from fscil.runtime.text import count, duration
 from fscil.training.base_training import base_step, load_base_network, new_base_network, train_base_network
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
 
-CAUTION = 0.9  # share of the minutes that is planned for, because an estimate may be wrong
+PLANNED_SHARE = 0.9  # of the minutes: the estimate of the time may be too low
 
-Say: TypeAlias = Callable[[str], None]
+Say: TypeAlias = Callable[[str], None]  # what messages for the user are given to
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How long to train, and on how many photos."""
 
     config: Config
     limit: int | None  # photos per class, where there is no time for all
-    seconds: float
+    seconds: float  # estimated
 
 
 def finetune(
@@ -41,63 +41,49 @@ def finetune(
     context: Context,
     say: Say,
     work: Path | None,
-    asked: Mapping[str, Any],
+    source: Mapping[str, Any],
 ) -> tuple[Backbone, dict[str, Any]]:
-    """The trained backbone, and how it came about.
+    """The backbone, trained on the base classes within the minutes, and a record of how.
 
-    With a run folder (`work`) it can be stopped: the same call, with the same `asked`, goes on with what was decided.
+    With a run folder (`work`) training can be stopped. The same call again, with the same `source` (a description of
+    the base images) and settings, continues it by the plan made at first.
     """
-    asked = {**asked, "settings": flatten(config), "minutes": minutes}
-    run = _begun(work, asked) if work else None
+    request = {**source, "settings": flatten(config), "minutes": minutes}
+    run = _existing_run(work, request) if work else None
     if run:
-        plan = Plan(run.config(), run.about()["limit"], run.about()["estimate"])
-        say(f"going on with the training in {run.folder}")
+        plan = TrainingPlan(run.config(), run.about()["limit"], run.about()["estimate"])
+        say(f"continuing the training in {run.folder}")
     else:
         plan = make_plan(config, base, minutes, context)
         _announce(say, plan, base, minutes, context)
         if work:
-            run = Run.create(work, plan.config, {"asked": asked, "limit": plan.limit, "estimate": plan.seconds})
-    chosen = at_most(base, plan.limit)
-    began = time.monotonic()
+            run = Run.create(work, plan.config, {"asked": request, "limit": plan.limit, "estimate": plan.seconds})
+    chosen = limit_per_class(base, plan.limit)
+    started = time.monotonic()
     with run.locked() if run else nullcontext():
-        if run and run.finished:
+        if run and run.finished:  # stopped between the end of training and the writing of the model
             backbone = load_base_network(plan.config, run, context).backbone
         else:
             backbone = train_base_network(plan.config, chosen, context, run).backbone
-    seconds = run.about()["seconds"] if run else round(time.monotonic() - began, 1)
+    seconds = run.about()["seconds"] if run else round(time.monotonic() - started, 1)
     trained_on = {"classes": len(base.counts), "photos": len(chosen)}
     return backbone, {"settings": flatten(plan.config), "trained on": trained_on, "seconds": seconds}
 
 
-def _begun(work: Path, asked: Mapping[str, Any]) -> Run | None:
-    """The run that the same command began before, if there is one."""
-    if not (work / "run.json").is_file():
-        return None
-    run = Run.open(work)
-    before = run.about().get("asked", {})
-    differing = [key for key in asked if before.get(key) != asked[key]]
-    if differing:
-        raise StoreError(
-            f"{work} holds an unfinished training that was begun with other {' and '.join(differing)}. Give the same "
-            f"to go on with it, or delete that folder to begin anew."
-        )
-    return run
-
-
-def make_plan(config: Config, base: Images, minutes: float | None, context: Context) -> Plan:
+def make_plan(config: Config, base: Images, minutes: float | None, context: Context) -> TrainingPlan:
     """The recipe, or as much of it as fits into the minutes: fewer epochs, and if not even one fits, fewer photos."""
     classes = len(base.counts)
     network = new_base_network(config, classes, context)
     seconds = Trainer(config.train, context).estimate(network, base, base_step(config, network, classes))
-    if minutes is None or seconds <= 60 * minutes * CAUTION:
-        return Plan(config, None, seconds)
-    epoch, budget = seconds / config.train.epochs, 60 * minutes * CAUTION
+    if minutes is None or seconds <= 60 * minutes * PLANNED_SHARE:
+        return TrainingPlan(config, None, seconds)
+    epoch, budget = seconds / config.train.epochs, 60 * minutes * PLANNED_SHARE
     epochs = max(1, int(budget / epoch))
     shorter = replace(config, train=replace(config.train, epochs=epochs))
     if epoch <= budget:
-        return Plan(shorter, None, epochs * epoch)
+        return TrainingPlan(shorter, None, epochs * epoch)
     limit = largest_limit(list(base.counts.values()), budget / epoch)
-    return Plan(shorter, limit, epoch * len(at_most(base, limit)) / len(base))
+    return TrainingPlan(shorter, limit, epoch * len(limit_per_class(base, limit)) / len(base))
 
 
 def largest_limit(counts: Sequence[int], share: float) -> int:
@@ -107,8 +93,8 @@ def largest_limit(counts: Sequence[int], share: float) -> int:
     return max(1, int((kept <= share * numbers.sum()).sum()))
 
 
-def at_most(base: Images, limit: int | None) -> Images:
-    """Of each class a seeded draw of this many photos."""
+def limit_per_class(base: Images, limit: int | None) -> Images:
+    """Of each class a seeded draw of at most this many photos."""
     if limit is None:
         return base
     order = np.random.default_rng(0).permutation(len(base))
@@ -116,13 +102,28 @@ def at_most(base: Images, limit: int | None) -> Images:
     return base.select(np.sort(chosen))
 
 
-def _announce(say: Say, plan: Plan, base: Images, minutes: float | None, context: Context) -> None:
-    epochs, count = plan.config.train.epochs, len(at_most(base, plan.limit))
-    most = f" (at most {plan.limit} of a class)" if plan.limit else ""
+def _existing_run(work: Path, request: Mapping[str, Any]) -> Run | None:
+    """The run that the same request started before, if there is one."""
+    if not (work / "run.json").is_file():
+        return None
+    run = Run.open(work)
+    before = run.about().get("asked", {})
+    differing = [key for key in request if before.get(key) != request[key]]
+    if differing:
+        raise StoreError(
+            f"{work} holds an unfinished training that was started with other {' and '.join(differing)}. Give the same "
+            f"to continue it, or delete that folder to start again."
+        )
+    return run
+
+
+def _announce(say: Say, plan: TrainingPlan, base: Images, minutes: float | None, context: Context) -> None:
+    epochs, photos = plan.config.train.epochs, len(limit_per_class(base, plan.limit))
+    limit = f" (at most {plan.limit} per class)" if plan.limit else ""
     within = "" if minutes is None else f", to stay within {minutes:g} min"
     say(
         f"training {plan.config.model.backbone} on {len(base.counts)} classes: "
-        f"{epochs} {'epoch' if epochs == 1 else 'epochs'} of {count} photos{most}{within}"
+        f"{count(epochs, 'epoch')} of {photos} photos{limit}{within}"
     )
     where = f"{context.device.type}, {torch.get_num_threads()} threads"
     say(f"time on this machine ({where}): about {duration(plan.seconds)}")

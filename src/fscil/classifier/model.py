@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,42 +12,51 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil import __version__
-from fscil.classifier.calibration import calibration, labelled_features, with_progress
-from fscil.classifier.checking import Check, judge
-from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
+from fscil.classifier.calibration import calibrate_gallery, labelled_features
+from fscil.classifier.checking import Check, compare_labels
+from fscil.classifier.encoder import EncoderConfig, PhotoEncoder, with_progress
 from fscil.classifier.model_folder import Contents, ModelFolder, Version
+from fscil.classifier.prediction import Prediction, predictions
 from fscil.data import photos
-from fscil.data.images import Resize
 from fscil.data.photos import Source, as_list
 from fscil.errors import ConfigError, DataError, StoreError
 from fscil.gallery import ClassInfo, Gallery, Photo, class_name
-from fscil.models import Backbone
-from fscil.openset import DEFAULT_SCORE, SCORES, Calibration, Evidence
-from fscil.preprocess import Preprocess
-from fscil.runtime.memory import rows_per_chunk
-from fscil.training.context import pick_device
+from fscil.openset import DEFAULT_SCORE, Calibration
+from fscil.training.context import Context, pick_device
 
 if TYPE_CHECKING:
     from fscil.classifier.finetuning import Say
-    from fscil.classifier.fitting import Fitted
+    from fscil.classifier.fitting import FitResult
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Photos: TypeAlias = Source | Sequence[Source] | NDArray[Any]  # one, or several
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a photo shows; scores are cosines to the means of the classes."""
-
-    label: str | None  # None: unknown
-    score: float  # of the nearest class
-    runner_up: str | None
-    margin: float  # by which the nearest class leads; with one class its score
-    ranking: tuple[tuple[str, float], ...] = ()  # the nearest classes, as many as were asked for
-
-
 class Classifier:
-    """A frozen network and a gallery of classes. Several threads may use it at once."""
+    """A frozen network and a gallery of classes. Several threads may use it at once.
+
+    Make one with `fit`, `pretrained`, `from_run` or `load`. Wherever photos are expected, give one or a list of them:
+    paths, the contents of files as bytes, Pillow images, or uint8 arrays of shape (height, width, 3).
+
+    Parameters
+    ----------
+    encoder : PhotoEncoder
+        Computes the feature of a photo.
+    gallery : Gallery, optional
+        The classes; by default none.
+    calibration : Calibration, optional
+        When to call a photo unknown; by default never.
+    made : mapping, optional
+        How the classifier was made, for the record.
+
+    Examples
+    --------
+    >>> classifier = Classifier.load("birds.fscil")
+    >>> classifier.enroll("red panda", ["panda1.jpg", "panda2.jpg"])
+    2
+    >>> classifier.predict("panda3.jpg")[0].label
+    'red panda'
+    """
 
     def __init__(
         self,
@@ -60,8 +69,8 @@ class Classifier:
         self.gallery = Gallery(encoder.dim) if gallery is None else gallery
         self.calibration = calibration
         self.made = dict(made or {})
-        self.lock = threading.RLock()  # held by whoever looks at the gallery or changes it
-        self._origin: tuple[Path, Version] | None = None  # the folder it was loaded from or saved to
+        self.lock = threading.RLock()  # for reading and changing the gallery
+        self._saved: tuple[Path, Version] | None = None  # the folder it was loaded from or saved to
 
     # Making one
 
@@ -79,86 +88,171 @@ class Classifier:
         say: "Say | None" = None,
         work: PathLike | None = None,
     ) -> "Classifier":
-        """Fine-tune the pretrained network on a folder of class folders, and keep each class's `shots` nearest photos.
+        """Fine-tune the pretrained network on a folder of class folders, and enroll its classes.
 
-        Classes with fewer than 5 photos are enrolled afterwards. minutes bounds the training (0: none), settings change
-        the recipe "folder", work is a folder in which training can be stopped and resumed.
+        Classes with fewer than 5 photos are not trained on, but enrolled afterwards.
+
+        Parameters
+        ----------
+        folder : path
+            Photos in one folder per class: folder/class/photo. If it has a train part, only that is used.
+        shots : int
+            A trained class is the mean of this many photos, those nearest to the mean of all.
+        minutes : float, optional
+            Train no longer than this, on fewer photos if need be; 0 uses the pretrained network as it is.
+        from_scratch : bool
+            Train a small network from random weights, instead of the pretrained one.
+        settings : sequence of str
+            Changes of the recipe "folder", such as "train.lr=0.01".
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+        quiet : bool
+            Show no progress.
+        say : callable, optional
+            Is given each message, such as how long training will take; by default print, or nothing if quiet.
+        work : path, optional
+            A folder for checkpoints: a training that was stopped is continued by the same call.
+
+        Returns
+        -------
+        Classifier
+
+        Raises
+        ------
+        ConfigError
+            If an argument or a setting is invalid.
+        DataError
+            If the folder has no photos in class folders, or too few to train from scratch.
+        StoreError
+            If `work` holds a training that was started with other arguments.
+
+        Examples
+        --------
+        >>> classifier = Classifier.fit("photos/birds", minutes=0, quiet=True)  # minutes=20 trains for up to that long
+        >>> [info.name for info in classifier.classes()]
+        ['blue tit', 'robin', 'wren']
         """
-        from fscil.classifier.fitting import fit, recipe
+        from fscil.classifier.fitting import fit_folder, folder_recipe
 
         _check_shots(shots)
         if minutes is not None and not minutes >= 0:
             raise ConfigError(f"minutes = {minutes}: must be 0 or more.")
-        return cls._of(
-            fit(
-                Path(folder).expanduser(),
-                recipe(from_scratch, settings),
-                shots,
-                minutes,
-                pick_device(device),
-                say or _speaker(quiet),
-                quiet,
-                Path(work) if work else None,
-            )
+        root, context = Path(folder).expanduser(), Context.on(device, quiet)
+        recipe = folder_recipe(from_scratch, settings)
+        return cls._from(
+            fit_folder(root, recipe, shots, minutes, context, say or _default_say(quiet), Path(work) if work else None)
         )
 
     @classmethod
     def pretrained(cls, device: str = "auto") -> "Classifier":
-        """The pretrained network as it is, with no class yet."""
-        from fscil.classifier.fitting import pretrained
+        """The pretrained network as it is, with no class yet.
 
-        return cls._of(pretrained(pick_device(device)))
+        Parameters
+        ----------
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+
+        Returns
+        -------
+        Classifier
+
+        Raises
+        ------
+        ConfigError
+            If the pretrained extra is not installed.
+
+        Examples
+        --------
+        >>> classifier = Classifier.pretrained()
+        >>> classifier.enroll("robin", "garden.jpg")
+        1
+        """
+        from fscil.classifier.fitting import from_pretrained
+
+        return cls._from(from_pretrained(Context.on(device)))
 
     @classmethod
     def from_run(
         cls, run: PathLike, data: PathLike | None = None, shots: int = 5, device: str = "auto", quiet: bool = False
     ) -> "Classifier":
-        """The network of a finished `fscil train` run, and its base classes."""
+        """The network of a finished `fscil train` run, and its base classes.
+
+        Parameters
+        ----------
+        run : path
+            The run folder.
+        data : path, optional
+            The folder of its data set; by default where it was when the run was trained.
+        shots : int
+            A class is the mean of this many photos, those nearest to the mean of all.
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+        quiet : bool
+            Show no progress.
+
+        Returns
+        -------
+        Classifier
+
+        Raises
+        ------
+        ConfigError
+            If `shots` is less than 1.
+        StoreError
+            If the folder is not a run, or its training is not finished.
+        DataError
+            If its data set is not there.
+
+        Examples
+        --------
+        >>> classifier = Classifier.from_run("runs/birds", shots=3, quiet=True)
+        >>> [(info.name, info.photos) for info in classifier.classes()]
+        [('blue tit', 3), ('robin', 3)]
+        """
         from fscil.classifier.fitting import from_run
         from fscil.training.run_folder import Run
 
         _check_shots(shots)
         root = Path(data).expanduser() if data else None
-        return cls._of(from_run(Run.open(Path(run)), root, shots, pick_device(device), quiet))
+        return cls._from(from_run(Run.open(Path(run)), root, shots, Context.on(device, quiet)))
 
     @classmethod
-    def _of(cls, fitted: "Fitted") -> "Classifier":
-        return cls(fitted.encoder, fitted.gallery, made={**fitted.made, "fscil": __version__})
-
-    # What it is made of
-
-    @property
-    def backbone(self) -> Backbone:
-        return self.encoder.backbone
-
-    @property
-    def resize(self) -> Resize:
-        """How a photo is stored once decoded."""
-        return self.encoder.config.resize
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """What then happens to it."""
-        return self.encoder.config.preprocess
+    def _from(cls, result: "FitResult") -> "Classifier":
+        return cls(result.encoder, result.gallery, made={**result.made, "fscil": __version__})
 
     # Learning
 
-    def features(self, images: Photos) -> Tensor:
-        """(n, d) raw features."""
-        return self.encoder.features(as_list(images))
-
-    def photos(self, images: Photos) -> list[Photo]:
-        """What the gallery keeps of each photo; the first that cannot be read raises its error."""
-        found: list[Photo] = []
-        for photo in self.encoder.photos(as_list(images)):
-            if isinstance(photo, DataError):
-                raise photo
-            found.append(photo)
-        return found
-
     def enroll(self, name: str, images: Photos) -> int:
-        """Learn a class, or learn it better, from one photo or several; returns how many were new to it."""
-        class_name(name)  # before the network works for nothing
+        """Learn a class, or improve one, from one photo or more. No training: its mean is updated.
+
+        Parameters
+        ----------
+        name : str
+            Of 1 to 200 characters in any script.
+        images : photo or sequence of photos
+            They join those that the class has already; the same picture counts once.
+
+        Returns
+        -------
+        int
+            How many photos were new to the class.
+
+        Raises
+        ------
+        ClassNameError
+            If no class can have this name.
+        DataError
+            If a photo cannot be read, or there is none. Then nothing is learned.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.enroll("red panda", ["panda1.jpg", "panda2.jpg"])
+        2
+        >>> classifier.enroll("red panda", "panda1.jpg")
+        0
+        """
+        class_name(name)  # before the network is used in vain
         found = self.photos(images)
         if not found:
             raise DataError(f'"{name}": no photo to learn it from. Give at least one.')
@@ -166,67 +260,239 @@ class Classifier:
             return self.gallery.enroll(name, found)
 
     def forget(self, name: str) -> None:
-        """Remove a class and every trace of its photos."""
+        """Remove a class and every trace of its photos.
+
+        Parameters
+        ----------
+        name : str
+            An enrolled class.
+
+        Raises
+        ------
+        UnknownClassError
+            If it is not enrolled.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.forget("robin")
+        >>> [info.name for info in classifier.classes()]
+        ['blue tit', 'wren']
+        """
         with self.lock:
             self.gallery.forget(name)
 
     def classes(self) -> list[ClassInfo]:
+        """The enrolled classes, in the order they were enrolled in.
+
+        Returns
+        -------
+        list of ClassInfo
+            With name, number of photos, origin ("base" or "enrolled"), times of the first and last photo, and sources.
+
+        Examples
+        --------
+        >>> for info in Classifier.load("birds.fscil").classes():
+        ...     print(info.name, info.photos, info.origin)
+        blue tit 5 base
+        robin 5 base
+        wren 2 enrolled
+        """
         with self.lock:
             return self.gallery.classes()
 
-    # Answering
+    # Predicting
 
     def predict(self, images: Photos, top: int = 1) -> list[Prediction]:
-        """What each photo shows, with the `top` nearest classes in its ranking."""
-        return self.answer(self.features(images), top)
+        """What each photo shows.
+
+        Parameters
+        ----------
+        images : photo or sequence of photos
+            A single photo gives a list of one prediction.
+        top : int
+            How many of the nearest classes a prediction's ranking names.
+
+        Returns
+        -------
+        list of Prediction
+            In the order of the photos.
+
+        Raises
+        ------
+        DataError
+            If a photo cannot be read.
+        ConfigError
+            If `top` is less than 1.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> [prediction.label for prediction in classifier.predict(["garden.jpg", "pond.jpg"])]
+        ['robin', 'blue tit']
+        >>> [name for name, score in classifier.predict("garden.jpg", top=3)[0].ranking]
+        ['robin', 'wren', 'blue tit']
+        """
+        return self.predict_features(self.features(images), top)
 
     def stream(self, images: Sequence[Source], top: int = 1) -> Iterator[Prediction | DataError]:
-        """The same for any number of photos, as answers come; for one that cannot be read, what is wrong with it."""
+        """Predictions one after the other, for any number of photos.
+
+        Parameters
+        ----------
+        images : sequence of photos
+            A few at a time are decoded.
+        top : int
+            How many of the nearest classes a prediction's ranking names.
+
+        Yields
+        ------
+        Prediction or DataError
+            In the order of the photos; the error of one that cannot be read.
+
+        Raises
+        ------
+        ConfigError
+            If `top` is less than 1.
+
+        Examples
+        --------
+        >>> for answer in Classifier.load("birds.fscil").stream(["garden.jpg", "notes.txt"]):
+        ...     print(answer if isinstance(answer, Exception) else answer.label)
+        robin
+        notes.txt: not a JPEG, PNG, WEBP, BMP or GIF image
+        """
         for batch in self.encoder.batches(images):
             good = [row for row in batch if isinstance(row, Tensor)]
-            found = iter(self.answer(torch.stack(good), top) if good else ())
+            found = iter(self.predict_features(torch.stack(good), top) if good else ())
             for row in batch:
                 yield row if isinstance(row, DataError) else next(found)
 
-    def answer(self, features: Tensor, top: int = 1) -> list[Prediction]:
-        """(n, d) raw features -> what each shows."""
-        if top < 1:
-            raise ConfigError(f"top = {top}: must be at least 1.")
+    def features(self, images: Photos) -> Tensor:
+        """What the network computes from photos.
+
+        Parameters
+        ----------
+        images : photo or sequence of photos
+
+        Returns
+        -------
+        Tensor
+            (n, d) raw features, float32, on the host.
+
+        Raises
+        ------
+        DataError
+            If a photo cannot be read.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.features(["garden.jpg", "pond.jpg"]).shape == (2, classifier.encoder.dim)
+        True
+        """
+        return self.encoder.features(as_list(images))
+
+    def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:
+        """As `predict`, from features that are computed already.
+
+        Parameters
+        ----------
+        features : Tensor
+            (n, d) raw features.
+        top : int
+            How many of the nearest classes a prediction's ranking names.
+
+        Returns
+        -------
+        list of Prediction
+
+        Raises
+        ------
+        ConfigError
+            If `top` is less than 1.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> features = classifier.features("garden.jpg")
+        >>> classifier.predict_features(features) == classifier.predict("garden.jpg")
+        True
+        """
         with self.lock:
-            names = self.gallery.names
-            if not names:
-                return [Prediction(None, 0.0, None, 0.0)] * len(features)
-            found: list[Prediction] = []
-            for part in torch.split(features, rows_per_chunk(len(names))):
-                cosines = self.gallery.scores(part)
-                nearest = cosines.topk(min(max(top, 2), len(names)), dim=1)
-                rows = zip(
-                    self._accepted(cosines).tolist(), nearest.values.tolist(), nearest.indices.tolist(), strict=True
-                )
-                found += [
-                    _prediction(known, values, [names[each] for each in which], top) for known, values, which in rows
-                ]
+            return predictions(self.gallery, self.calibration, features, top)
+
+    def photos(self, images: Photos) -> list[Photo]:
+        """What the gallery keeps of photos.
+
+        Parameters
+        ----------
+        images : photo or sequence of photos
+
+        Returns
+        -------
+        list of Photo
+            With digest, feature, source, time and thumbnail.
+
+        Raises
+        ------
+        DataError
+            If a photo cannot be read.
+
+        Examples
+        --------
+        >>> [photo] = Classifier.load("birds.fscil").photos("garden.jpg")
+        >>> photo.source
+        'garden.jpg'
+        """
+        found: list[Photo] = []
+        for photo in self.encoder.photos(as_list(images)):
+            if isinstance(photo, DataError):
+                raise photo
+            found.append(photo)
         return found
 
-    def _accepted(self, cosines: Tensor) -> Tensor:
-        """(n, C) -> (n,) whether it is believed to be one of the classes at all."""
-        if self.calibration is None:
-            return torch.ones(len(cosines), dtype=torch.bool)
-        return SCORES[self.calibration.score](Evidence(cosines)) >= self.calibration.threshold
-
-    # Unknowns
+    # Unknown photos
 
     def calibrate(
-        self,
-        folder: PathLike | None = None,
-        false_accept: float = 0.05,
-        score: str | None = None,
-        quiet: bool = True,
+        self, folder: PathLike | None = None, false_accept: float = 0.05, score: str | None = None, quiet: bool = True
     ) -> Calibration:
-        """From now on call a photo unknown where at most this share of unknown photos would pass for a class.
+        """Set the threshold below which a photo is called unknown.
 
-        A folder holds photos of classes that are not enrolled; those in folders named like an enrolled class measure
-        how often a known one is turned away. Without a folder, each class is left out in turn.
+        Parameters
+        ----------
+        folder : path, optional
+            Photos of things that are not enrolled, in class folders or in none. Photos in folders named like an
+            enrolled class measure how often a known one is rejected. Without a folder, each class is left out in turn.
+        false_accept : float
+            Share of unknown photos that may be taken for a class, from 0 to below 1.
+        score : str, optional
+            A key of `fscil.openset.SCORES`; by default "contrast".
+        quiet : bool
+            Show no progress.
+
+        Returns
+        -------
+        Calibration
+            The threshold and what it was set from.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such score or the share is out of range.
+        DataError
+            If no class is enrolled, or the folder has no photo of anything else.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.predict("car.jpg")[0].label
+        'wren'
+        >>> found = classifier.calibrate("photos/no_birds", false_accept=0.05)
+        >>> found.unknowns
+        8
+        >>> classifier.predict("car.jpg")[0].label is None
+        True
         """
         self.calibration = self.find_threshold(folder, false_accept, score, quiet)
         return self.calibration
@@ -234,42 +500,77 @@ class Classifier:
     def find_threshold(
         self, folder: PathLike | None, false_accept: float, score: str | None, quiet: bool
     ) -> Calibration:
-        """What `calibrate` sets."""
-        photos_of_folder = labelled_features(self.encoder, Path(folder).expanduser(), quiet) if folder else None
+        """What `calibrate` would set, without setting it; with the same parameters."""
+        labelled = labelled_features(self.encoder, Path(folder).expanduser(), quiet) if folder else None
         with self.lock:
-            return calibration(self.gallery, photos_of_folder, false_accept, score or DEFAULT_SCORE)
+            return calibrate_gallery(self.gallery, labelled, false_accept, score or DEFAULT_SCORE)
 
     def check(self, folder: PathLike, quiet: bool = True) -> Check:
-        """How well it does on a folder of class folders (on its test part, if it has one)."""
+        """Measure how well it does on labelled photos, best on such that it has not seen.
+
+        Parameters
+        ----------
+        folder : path
+            Photos in one folder per class. If it has a test part, only that is used.
+        quiet : bool
+            Show no progress.
+
+        Returns
+        -------
+        Check
+            Accuracy in all and per class, most confused pairs, share of unknown.
+
+        Raises
+        ------
+        DataError
+            If the folder has no photo in a class folder.
+
+        Examples
+        --------
+        >>> Classifier.load("birds.fscil").check("photos/held_out").accuracy
+        1.0
+        """
         root = Path(folder).expanduser()
         found = [(path, label) for path, label in photos.labelled(root, "test") if label is not None]
         if not found:
             raise DataError(f"{root}: no photo in a class folder, so nothing says what is right.")
         answers = with_progress(self.stream([path for path, _ in found]), len(found), quiet)
-        truth, said, skipped = [], [], []
+        true, predicted, skipped = [], [], []
         for (_, label), answer in zip(found, answers, strict=True):
             if isinstance(answer, DataError):
                 skipped.append(str(answer))
             else:
-                truth.append(label.strip())
-                said.append(answer.label)
-        return judge(truth, said, self.gallery.names, skipped)
+                true.append(label.strip())
+                predicted.append(answer.label)
+        return compare_labels(true, predicted, self.gallery.names, skipped)
 
     # To disk and back
 
-    def about(self) -> dict[str, Any]:
-        """What a model folder tells beside weights and gallery."""
-        return {
-            "network": self.encoder.config.to_dict(),
-            "calibration": asdict(self.calibration) if self.calibration else None,
-            "made": self.made,
-        }
-
     def save(self, path: PathLike, force: bool = False) -> None:
-        """Into a model folder. One that is there is replaced only if it is what this came from, or by force."""
+        """Write a model folder.
+
+        Parameters
+        ----------
+        path : path
+            A new folder, or the model this one was loaded from, if nobody has changed it since.
+        force : bool
+            Replace any model that is there.
+
+        Raises
+        ------
+        StoreError
+            If another model or something else is there, the model has changed since, or the disk is full. Then what
+            was there is untouched.
+
+        Examples
+        --------
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.forget("robin")
+        >>> classifier.save("fewer_birds.fscil")
+        """
         folder = ModelFolder(Path(path).expanduser())
         place = folder.path.resolve()
-        expected = self._origin[1] if self._origin and self._origin[0] == place else None
+        expected = self._saved[1] if self._saved and self._saved[0] == place else None
         if folder.exists() and not force and expected is None:
             raise StoreError(f"{path} already holds another model. Save with force=True to replace it.")
         if folder.exists() and not force and folder.version() != expected:
@@ -280,26 +581,57 @@ class Classifier:
         with self.lock:
             weights = self.encoder.backbone.state_dict()
             version = folder.create(weights, self.about(), self.gallery.snapshot(), None if force else expected)
-        self._origin = (place, version)
+        self._saved = (place, version)
 
     @classmethod
     def load(cls, path: PathLike, device: str = "auto") -> "Classifier":
+        """Read a model folder.
+
+        Parameters
+        ----------
+        path : path
+            Written by `save`, `fscil fit` or a `StoredClassifier`.
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+
+        Returns
+        -------
+        Classifier
+
+        Raises
+        ------
+        StoreError
+            If it is no model folder, is damaged, or was written by a newer version.
+
+        Examples
+        --------
+        >>> len(Classifier.load("birds.fscil").classes())
+        3
+        """
         folder = ModelFolder(Path(path).expanduser())
         contents = folder.read()
         found = cls.restore(contents, device, str(path))
-        found._origin = (folder.path.resolve(), contents.version)
+        found._saved = (folder.path.resolve(), contents.version)
         return found
 
     @classmethod
     def restore(cls, contents: Contents, device: str = "auto", source: str = "the model") -> "Classifier":
-        """From what a model folder holds."""
+        """From what a model folder holds. source: what an error calls it."""
         about = contents.about
         config = EncoderConfig.from_dict(about["network"])
         encoder = PhotoEncoder.load(config, contents.weights, pick_device(device), source)
-        return cls(encoder, gallery_of(contents), calibration_of(about), about["made"])
+        return cls(encoder, restore_gallery(contents), restore_calibration(about), about["made"])
+
+    def about(self) -> dict[str, Any]:
+        """What model.json holds of it: all but weights and gallery."""
+        return {
+            "network": self.encoder.config.to_dict(),
+            "calibration": asdict(self.calibration) if self.calibration else None,
+            "made": self.made,
+        }
 
 
-def gallery_of(contents: Contents) -> Gallery:
+def restore_gallery(contents: Contents) -> Gallery:
     """The snapshot and what was enrolled since."""
     gallery = Gallery.from_snapshot(contents.snapshot)
     for record in contents.records:
@@ -307,18 +639,8 @@ def gallery_of(contents: Contents) -> Gallery:
     return gallery
 
 
-def calibration_of(about: Mapping[str, Any]) -> Calibration | None:
+def restore_calibration(about: Mapping[str, Any]) -> Calibration | None:
     return Calibration(**about["calibration"]) if about["calibration"] else None
-
-
-def _prediction(known: bool, values: Sequence[float], names: Sequence[str], top: int) -> Prediction:
-    """Of the nearest classes, nearest first: one, or at least two."""
-    if len(names) == 1:
-        runner_up, margin = None, values[0]
-    else:
-        runner_up, margin = names[1], values[0] - values[1]
-    ranking = tuple(zip(names, values, strict=True))[:top]
-    return Prediction(names[0] if known else None, values[0], runner_up, margin, ranking)
 
 
 def _check_shots(shots: int) -> None:
@@ -326,5 +648,5 @@ def _check_shots(shots: int) -> None:
         raise ConfigError(f"shots = {shots}: must be at least 1.")
 
 
-def _speaker(quiet: bool) -> "Say":
+def _default_say(quiet: bool) -> "Say":
     return (lambda text: None) if quiet else print

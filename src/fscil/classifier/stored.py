@@ -1,4 +1,4 @@
-"""A classifier bound to its folder: what it learns is on disk before the call returns, and others' news come in."""
+"""A classifier bound to its folder: changes are on disk when a call returns, those of others come by `refresh`."""
 
 import json
 import threading
@@ -9,20 +9,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fscil.classifier.model import Classifier, PathLike, Photos, calibration_of, gallery_of
+from fscil.classifier.model import Classifier, PathLike, Photos, restore_calibration, restore_gallery
 from fscil.classifier.model_folder import Contents, ModelFolder, Version
 from fscil.errors import DataError, FscilWarning, StoreError
 from fscil.gallery import Gallery, Photo, class_name
+from fscil.models.state import same_state
 from fscil.openset import Calibration
 
-SHORT_JOURNAL = 256  # photos that a journal may hold before it is worth a new snapshot
+MAX_JOURNAL = 256  # photos that a journal may hold, however small the snapshot, before a new snapshot replaces both
 
 
 class StoredClassifier:
-    """Read with `.classifier`, change with the methods here. Several threads may use it at once."""
+    """A model folder that several processes may use: predict with `.classifier`, change it with the methods here.
+
+    Several threads may use it at once.
+
+    Parameters
+    ----------
+    folder : ModelFolder
+        Of an existing model.
+    device : str
+        "auto", "cpu", "cuda" or "cuda:N".
+
+    Raises
+    ------
+    StoreError
+        If the folder is not a model or is damaged.
+
+    Examples
+    --------
+    >>> with StoredClassifier.open("birds.fscil") as stored:
+    ...     stored.enroll("red panda", ["panda1.jpg", "panda2.jpg"])
+    2
+    >>> Classifier.load("birds.fscil").predict("panda3.jpg")[0].label
+    'red panda'
+    """
 
     def __init__(self, folder: ModelFolder, device: str = "auto") -> None:
         contents = folder.read()
@@ -30,18 +53,61 @@ class StoredClassifier:
         self.classifier = Classifier.restore(contents, device, str(folder.path))
         self._lock = threading.RLock()  # one change at a time
         self._version: Version = contents.version
-        self._settled, self._pending = _photos_in(contents)
+        self._in_snapshot, self._in_journal = _photo_counts(contents)
 
     @classmethod
     @contextmanager
     def open(cls, path: PathLike, device: str = "auto", serving: bool = False) -> Iterator["StoredClassifier"]:
-        """serving: for the life of the block, no other process may change the model."""
+        """Open a model folder for a with block.
+
+        Parameters
+        ----------
+        path : path
+            The model folder.
+        device : str
+            "auto", "cpu", "cuda" or "cuda:N".
+        serving : bool
+            Keep other processes from changing the model until the block ends.
+
+        Yields
+        ------
+        StoredClassifier
+
+        Raises
+        ------
+        StoreError
+            If the folder is not a model or is damaged; with `serving`, if another process serves it.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil", serving=True) as stored:
+        ...     stored.classifier.predict("garden.jpg")[0].label
+        'robin'
+        """
         folder = ModelFolder(Path(path).expanduser())
         with folder.serving() if serving else nullcontext():
             yield cls(folder, device)
 
     def refresh(self) -> bool:
-        """Take in what other processes changed; returns whether there was anything."""
+        """Read what other processes have changed.
+
+        Returns
+        -------
+        bool
+            Whether there was anything new.
+
+        Raises
+        ------
+        StoreError
+            If the folder can no longer be read.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as one, StoredClassifier.open("birds.fscil") as other:
+        ...     other.forget("robin")
+        ...     one.refresh(), one.refresh(), len(one.classifier.classes())
+        (True, False, 2)
+        """
         with self._lock:
             version = self.folder.version()
             if version == self._version:
@@ -49,21 +115,70 @@ class StoredClassifier:
             records = self.folder.records_since(self._version)
             if records is None:
                 self._replace(self.folder.read())
-            else:  # what came after `version` was looked at comes again next time, which does no harm
+            else:  # records that came after `version` was read are read again next time, which changes nothing
                 with self.classifier.lock:
                     for record in records:
                         self.classifier.gallery.apply(record)
                 self._version = version
-                self._pending += sum(len(record["photos"]) for record in records)
+                self._in_journal += sum(len(record["photos"]) for record in records)
             return True
 
     def enroll(self, name: str, images: Photos) -> int:
-        """Learn a class, or learn it better; returns how many photos were new to it."""
-        class_name(name)
-        return self.enroll_prepared(name, self.classifier.photos(images))
+        """As `Classifier.enroll`; the photos are on disk when it returns.
 
-    def enroll_prepared(self, name: str, photos: Sequence[Photo]) -> int:
-        """The same with photos whose features are there already."""
+        Parameters
+        ----------
+        name : str
+            Of 1 to 200 characters in any script.
+        images : photo or sequence of photos
+
+        Returns
+        -------
+        int
+            How many photos were new to the class.
+
+        Raises
+        ------
+        ClassNameError, DataError
+            If no class can have this name, or a photo cannot be read. Then nothing is written.
+        StoreError
+            If the model cannot be written, or another process serves it or has replaced its network.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.enroll("robin", "garden.jpg")
+        1
+        """
+        class_name(name)
+        return self.enroll_photos(name, self.classifier.photos(images))
+
+    def enroll_photos(self, name: str, photos: Sequence[Photo]) -> int:
+        """As `enroll`, with photos whose features are computed already.
+
+        Parameters
+        ----------
+        name : str
+            Of 1 to 200 characters in any script.
+        photos : sequence of Photo
+            Made by `Classifier.photos` of this model.
+
+        Returns
+        -------
+        int
+            How many photos were new to the class.
+
+        Raises
+        ------
+        ClassNameError, DataError, StoreError
+            As `enroll`.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.enroll_photos("robin", stored.classifier.photos("garden.jpg"))
+        1
+        """
         if not photos:
             raise DataError(f'"{name}": no photo to learn it from. Give at least one.')
         trial = Gallery(self.classifier.encoder.dim)  # what cannot be enrolled must not get into the journal
@@ -72,90 +187,126 @@ class StoredClassifier:
             encoder = self.classifier.encoder
             self.refresh()
             if self.classifier.encoder is not encoder:
-                raise self._replaced()  # these features would be among those of another network
+                raise self._other_network()  # these features must not be mixed with those of another network
             gallery = self.classifier.gallery
             known = {photo.digest for photo in gallery.photos(name)} if name in gallery else set()
-            fresh = [photo for photo in trial.photos(name) if photo.digest not in known]
-            if not fresh:
+            new = [photo for photo in trial.photos(name) if photo.digest not in known]
+            if not new:
                 return 0
-            self.folder.append(Gallery.record(name, fresh))
+            self.folder.append(Gallery.record(name, new))
             self.refresh()
-            self._shorten()
-            return len(fresh)
+            self._compact_if_long()
+            return len(new)
 
     def forget(self, name: str) -> None:
-        """Remove a class and every trace of its photos, also from the files."""
+        """Remove a class and every trace of its photos, also from the files.
+
+        Parameters
+        ----------
+        name : str
+            An enrolled class.
+
+        Raises
+        ------
+        UnknownClassError
+            If it is not enrolled.
+        StoreError
+            If the model cannot be written, or another process serves it or has replaced its network.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.forget("robin")
+        >>> [info.name for info in Classifier.load("birds.fscil").classes()]
+        ['blue tit', 'wren']
+        """
         self._change(lambda gallery, about: gallery.forget(name))
 
     def calibrate(
-        self,
-        folder: PathLike | None = None,
-        false_accept: float = 0.05,
-        score: str | None = None,
-        quiet: bool = True,
+        self, folder: PathLike | None = None, false_accept: float = 0.05, score: str | None = None, quiet: bool = True
     ) -> Calibration:
-        """As Classifier.calibrate."""
+        """As `Classifier.calibrate`; the threshold is on disk when it returns.
+
+        Parameters
+        ----------
+        folder, false_accept, score, quiet
+            As for `Classifier.calibrate`.
+
+        Returns
+        -------
+        Calibration
+
+        Raises
+        ------
+        ConfigError, DataError
+            As `Classifier.calibrate`.
+        StoreError
+            If the model cannot be written.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     found = stored.calibrate("photos/no_birds")
+        >>> Classifier.load("birds.fscil").calibration == found
+        True
+        """
         with self._lock:
             self.refresh()
             found = self.classifier.find_threshold(folder, false_accept, score, quiet)
             self._change(lambda gallery, about: about.update(calibration=asdict(found)))
         return found
 
-    def _shorten(self) -> None:
-        """A new snapshot once the journal outweighs the old one: all in all, each photo is written a few times."""
-        if self._pending > max(SHORT_JOURNAL, self._settled):
+    def _compact_if_long(self) -> None:
+        """A new snapshot once the journal is longer than the old one: in all, each photo is written a few times."""
+        if self._in_journal > max(MAX_JOURNAL, self._in_snapshot):
             try:
                 self._change(lambda gallery, about: None)
             except StoreError as error:  # a disk too full for a snapshot: what was enrolled is in the journal
                 warnings.warn(
-                    f"The journal could not be shortened, nothing is lost: {error}", FscilWarning, stacklevel=3
+                    f"The journal could not be compacted, nothing is lost: {error}", FscilWarning, stacklevel=3
                 )
 
     def _change(self, change: Callable[[Gallery, dict[str, Any]], None]) -> None:
-        """Change what is on disk as it is now, in one step, then what is here."""
-        made: list[tuple[Gallery, dict[str, Any], int]] = []
+        """Change gallery and description in one step: the latest state on disk first, then here."""
+        changed: list[tuple[Gallery, dict[str, Any], int]] = []
 
-        def compacted(contents: Contents) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        def changed_contents(contents: Contents) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if not self._same_network(contents):
-                raise self._replaced()
-            gallery, about = gallery_of(contents), contents.about
+                raise self._other_network()
+            gallery, about = restore_gallery(contents), contents.about
             change(gallery, about)
             snapshot = gallery.snapshot()
-            made.append((gallery, about, len(snapshot["features"])))
+            changed.append((gallery, about, len(snapshot["features"])))
             return about, snapshot
 
         with self._lock:
-            version = self.folder.compact(compacted)
-            gallery, about, settled = made[-1]
+            version = self.folder.compact(changed_contents)
+            gallery, about, photos = changed[-1]
             with self.classifier.lock:
-                self.classifier.gallery, self.classifier.calibration = gallery, calibration_of(about)
-            self._version, self._settled, self._pending = version, settled, 0
+                self.classifier.gallery, self.classifier.calibration = gallery, restore_calibration(about)
+            self._version, self._in_snapshot, self._in_journal = version, photos, 0
 
     def _replace(self, contents: Contents) -> None:
-        """By a model that was written anew, perhaps with another network."""
+        """Take over a model that was written anew, perhaps with another network."""
         encoder = self.classifier.encoder
         if not self._same_network(contents):
             encoder = Classifier.restore(contents, str(encoder.device), str(self.folder.path)).encoder
-        gallery, calibration = gallery_of(contents), calibration_of(contents.about)
+        gallery, calibration = restore_gallery(contents), restore_calibration(contents.about)
         with self.classifier.lock:
             self.classifier.encoder, self.classifier.gallery = encoder, gallery
             self.classifier.calibration, self.classifier.made = calibration, contents.about["made"]
         self._version = contents.version
-        self._settled, self._pending = _photos_in(contents)
+        self._in_snapshot, self._in_journal = _photo_counts(contents)
 
     def _same_network(self, contents: Contents) -> bool:
         encoder = self.classifier.encoder
-        mine = encoder.backbone.state_dict()
-        return (
-            contents.about["network"] == json.loads(json.dumps(encoder.config.to_dict()))  # as a file has it
-            and mine.keys() == contents.weights.keys()
-            and all(torch.equal(value.cpu(), contents.weights[key]) for key, value in mine.items())
-        )
+        config = json.loads(json.dumps(encoder.config.to_dict()))  # as it is read from a file: lists, not tuples
+        return bool(contents.about["network"] == config) and same_state(encoder.backbone, contents.weights)
 
-    def _replaced(self) -> StoreError:
-        return StoreError(f"{self.folder.path}: somebody put another network there meanwhile. Open the model again.")
+    def _other_network(self) -> StoreError:
+        return StoreError(f"{self.folder.path}: another process has replaced the network. Open the model again.")
 
 
-def _photos_in(contents: Contents) -> tuple[int, int]:
+def _photo_counts(contents: Contents) -> tuple[int, int]:
     """How many photos are in the snapshot, and how many in the journal."""
     return len(contents.snapshot["features"]), sum(len(record["photos"]) for record in contents.records)

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import typer
 
-from fscil.cli import comparisons, photos, research
+from fscil.cli import comparisons, fit, photos, research
 from fscil.errors import FscilError, FscilWarning
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(fit.commands)
 app.add_typer(photos.commands)
 app.add_typer(research.commands)
 app.add_typer(comparisons.commands)

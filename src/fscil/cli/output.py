@@ -1,22 +1,27 @@
-"""How answers are printed: lines for people, JSON or CSV for programs, and tables."""
+"""How predictions and checks are printed: lines for people, JSON or CSV for programs, and tables."""
 
 import csv
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from fscil.errors import DataError
+from fscil.cli.options import say
+from fscil.errors import DataError, FscilWarning
+from fscil.runtime.text import count
 
 if TYPE_CHECKING:
-    from fscil.classifier import Prediction
+    from fscil.classifier import Check, Prediction
 
-Writer: TypeAlias = Callable[[Path, "Prediction | DataError"], None]
+Writer: TypeAlias = Callable[[Path, "Prediction | DataError"], None]  # prints one photo's
 
 
 def text_lines(out: TextIO, top: int) -> Writer:
+    """For people; with a top above 1 the ranking below each photo."""
+
     def write(path: Path, answer: "Prediction | DataError") -> None:
         if isinstance(answer, DataError):
             print(f"{path}: error: {_reason(path, answer)}", file=out)
@@ -31,6 +36,8 @@ def text_lines(out: TextIO, top: int) -> Writer:
 
 
 def json_lines(out: TextIO, top: int) -> Writer:
+    """One object per line."""
+
     def write(path: Path, answer: "Prediction | DataError") -> None:
         content = {"error": _reason(path, answer)} if isinstance(answer, DataError) else asdict(answer)
         print(json.dumps({"image": str(path), **content}), file=out)
@@ -39,7 +46,7 @@ def json_lines(out: TextIO, top: int) -> Writer:
 
 
 def csv_lines(out: TextIO, top: int) -> Writer:
-    """An empty label is "unknown", where there is no error."""
+    """With a header. An empty label means unknown, where there is no error."""
     table = csv.writer(out, lineterminator="\n")
     ranks = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "score")] if top > 1 else []
     table.writerow(["image", "label", "score", "runner_up", "margin", "error", *ranks])
@@ -59,9 +66,27 @@ def _reason(path: Path, error: DataError) -> str:
     return str(error).removeprefix(f"{path}: ")
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
-    """1 photo, 2 photos."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
+def print_check(found: "Check") -> None:
+    """Tables of classes and confused pairs, and totals; warns of photos that were left out."""
+    for message in found.skipped:
+        warnings.warn(f"{message}: left out", FscilWarning, stacklevel=2)
+    groups = (("class", found.classes, "correct"), ("not enrolled", found.not_enrolled, "unknown, as they should be"))
+    for title, group, right in groups:
+        if group:
+            table(
+                [title, "photos", right, "unknown"],
+                [
+                    [each.name, each.photos, f"{each.accuracy:.1%}", f"{each.unknown / each.photos:.1%}"]
+                    for each in group
+                ],
+            )
+    if found.confused:
+        table(["most confused", "taken for", "photos"], found.confused[:10])
+    if found.accuracy is not None:
+        say(f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, of {count(found.photos, 'photo')}")
+    if found.rejected is not None:
+        photos = sum(each.photos for each in found.not_enrolled)
+        say(f"unknown {found.rejected:.1%} of {count(photos, 'photo')} of classes that are not enrolled")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Prototypes: balanced selection, enrolment, nearest mean by cosine. No training code, no file access."""
+"""Prototypes: balanced selection, enrollment, nearest mean by cosine. No training code, no file access."""
 
 from fscil.gallery.gallery import Gallery
 from fscil.gallery.means import balanced_indices, balanced_means, class_means, cosine_scores

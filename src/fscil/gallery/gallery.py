@@ -1,4 +1,4 @@
-"""The gallery: classes that people enrol, each the mean of its photos."""
+"""The gallery: the enrolled classes, each the mean of its photos."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
 from fscil.runtime.memory import rows_per_chunk
 from fscil.runtime.text import did_you_mean
 
-MAX_GUESSES = 10_000  # with more names than this, looking for one like it takes too long
+MAX_GUESSES = 10_000  # with more names than this, looking for a similar one takes too long
 
 
 @dataclass
@@ -24,12 +24,30 @@ class _Class:
     origin: Origin
     row: int  # of the prototype matrix
     total: NDArray[np.float64]  # (d,) sum of raw features
-    photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of arrival
+    photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of enrollment
 
 
 class Gallery:
-    """Classes in order of arrival. A prototype is the exact mean of raw features: it hangs on the photos, not on their
-    order or grouping. Not for several threads at once: whoever changes a gallery keeps the others out.
+    """Classes in order of enrollment, each with a prototype: the direction of the mean of its photos' raw features.
+
+    The sum behind a mean is kept in float64, so order and grouping of enrollments do not matter. Not thread-safe.
+
+    Parameters
+    ----------
+    dim : int
+        Length of a feature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> gallery = Gallery(2)
+    >>> now = "2026-01-31T12:00:00+00:00"
+    >>> gallery.enroll("robin", [Photo("digest 1", torch.tensor([3.0, 0.0]), "robin.jpg", now)])
+    1
+    >>> gallery.enroll("wren", [Photo("digest 2", torch.tensor([0.0, 2.0]), "wren.jpg", now)])
+    1
+    >>> gallery.scores(torch.tensor([[1.0, 0.0]]))
+    tensor([[1., 0.]])
     """
 
     def __init__(self, dim: int) -> None:
@@ -58,6 +76,7 @@ class Gallery:
             return False
 
     def info(self, name: str) -> ClassInfo:
+        """Summary of one class; an UnknownClassError if it is not enrolled."""
         name = class_name(name)
         found = self._find(name)
         times = [photo.added for photo in found.photos.values()]
@@ -68,10 +87,11 @@ class Gallery:
         return [self.info(name) for name in self._classes]
 
     def photos(self, name: str) -> tuple[Photo, ...]:
+        """In order of enrollment; an UnknownClassError if the class is not enrolled."""
         return tuple(self._find(class_name(name)).photos.values())
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """(N, d) raw features of all photos, class by class, and (N,) which class each belongs to."""
+        """(N, d) raw features of all photos, class by class, and (N,) the number of each one's class."""
         kept = [photo.feature for photo in self._photos()]
         counts = torch.tensor([len(known.photos) for known in self._classes.values()], dtype=torch.int64)
         features = torch.stack(kept) if kept else torch.empty(0, self.dim)
@@ -80,22 +100,47 @@ class Gallery:
     # Change
 
     def enroll(self, name: str, photos: Sequence[Photo], origin: Origin = "enrolled") -> int:
-        """Learn a class, or learn it better. Returns how many photos were new: each counts once in its class.
+        """Learn a class, or improve one.
 
-        A class comes with its first photo, and keeps the origin it came with.
+        Parameters
+        ----------
+        name : str
+            Of a new class or an enrolled one.
+        photos : sequence of Photo
+            Those whose digest the class has already are ignored. Without photos no class is made.
+        origin : str
+            Of a new class: "base" or "enrolled". One that is enrolled keeps its own.
+
+        Returns
+        -------
+        int
+            How many photos were new to the class.
+
+        Raises
+        ------
+        ClassNameError
+            If no class can have this name.
+        DataError, ValueError
+            If a feature is not finite, or not of length `dim`. Then nothing is learned.
         """
         name = class_name(name)
-        known = self._classes.get(name) or self._new(origin)
-        fresh: dict[str, Photo] = {}
+        known = self._classes.get(name) or self._empty_class(origin)
+        new: dict[str, Photo] = {}
         for photo in photos:
-            if photo.digest not in known.photos and photo.digest not in fresh:
-                fresh[photo.digest] = self._checked(photo)
-        if fresh:
-            self._learn(name, known, fresh)
-        return len(fresh)
+            if photo.digest not in known.photos and photo.digest not in new:
+                new[photo.digest] = self._checked(photo)
+        if new:
+            self._add(name, known, new)
+        return len(new)
 
     def forget(self, name: str) -> None:
-        """Remove a class and all its photos; later classes move up by one row."""
+        """Remove a class and all its photos; the rows of later classes move up by one.
+
+        Raises
+        ------
+        UnknownClassError
+            If it is not enrolled.
+        """
         name = class_name(name)
         row = self._find(name).row
         rows = np.empty_like(self._rows)
@@ -111,7 +156,7 @@ class Gallery:
 
     @property
     def prototypes(self) -> Tensor:
-        """(C, d) float32 unit rows. Not a copy: a class that is learned better later changes its row here too."""
+        """(C, d) float32 unit rows. Not a copy: enrolling more photos of a class changes its row here too."""
         return torch.from_numpy(self._rows[: len(self)])
 
     def scores(self, features: Tensor) -> Tensor:
@@ -124,10 +169,10 @@ class Gallery:
         parts = [self.scores(features[at : at + step]).topk(k, dim=1) for at in range(0, max(1, len(features)), step)]
         return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
-    # For the disk, which others write
+    # To and from tensors and JSON, for files
 
     def snapshot(self) -> dict[str, Tensor]:
-        """All of it as tensors: features (N, d), thumbnails in a row with offsets (N + 1,), the rest JSON as bytes."""
+        """As tensors: features (N, d), thumbnails joined together with offsets (N + 1,), the rest as JSON in bytes."""
         photos = self._photos()
         classes = [
             {
@@ -146,6 +191,7 @@ class Gallery:
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Tensor]) -> "Gallery":
+        """The gallery that `snapshot` was taken of."""
         features = snapshot["features"].clone()  # it may be a view of a file
         offsets = snapshot["offsets"].tolist()
         thumbnails = snapshot["thumbnails"].numpy().tobytes()
@@ -156,16 +202,16 @@ class Gallery:
                 thumbnail = thumbnails[offsets[number] : offsets[number + 1]]
                 photos[digest] = Photo(digest, features[number], source, added, thumbnail)
                 number += 1
-            gallery._learn(each["name"], gallery._new(each["origin"]), photos)
+            gallery._add(each["name"], gallery._empty_class(each["origin"]), photos)
         return gallery
 
     @staticmethod
     def record(name: str, photos: Sequence[Photo]) -> dict[str, Any]:
-        """One enrolment as JSON, for a journal."""
+        """One enrollment as JSON, for a journal."""
         return {"do": "enroll", "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
 
     def apply(self, record: Mapping[str, Any]) -> int:
-        """Do what a record says; doing it again changes nothing. Returns how many photos were new."""
+        """Repeat the enrollment of a record; a second time changes nothing. Returns how many photos were new."""
         if record.get("do") != "enroll":
             raise StoreError(f'A record to "{record.get("do")}" is of a newer fscil. Upgrade fscil to read this model.')
         return self.enroll(record["name"], [Photo.from_json(each) for each in record["photos"]])
@@ -182,20 +228,20 @@ class Gallery:
         return self._classes[name]
 
     def _checked(self, photo: Photo) -> Photo:
-        """The photo with a feature of its own, on the host."""
+        """The photo with a copy of its feature on the host, if that is valid."""
         feature = photo.feature.detach().float().cpu().numpy().copy()
         if feature.shape != (self.dim,):
             raise ValueError(f"{photo.source}: feature of shape {feature.shape}, not ({self.dim},)")
         if not np.isfinite(feature).all():
-            raise DataError(f"{photo.source}: the network's answer is not finite, nothing can be learned from it.")
+            raise DataError(f"{photo.source}: its feature is not finite, nothing can be learned from it.")
         return replace(photo, feature=torch.from_numpy(feature))
 
-    def _new(self, origin: Origin) -> _Class:
+    def _empty_class(self, origin: Origin) -> _Class:
         return _Class(origin, len(self), np.zeros(self.dim))
 
-    def _learn(self, name: str, known: _Class, photos: Mapping[str, Photo]) -> None:
-        """Add photos that the class does not have yet, and put its prototype in its row."""
-        if known.row == len(self._rows):  # twice the room, so that an enrolment rarely copies the others
+    def _add(self, name: str, known: _Class, photos: Mapping[str, Photo]) -> None:
+        """Add photos that the class does not have yet, and write its prototype to its row."""
+        if known.row == len(self._rows):  # twice the capacity, so that an enrollment rarely copies the others
             rows = np.empty((max(2 * known.row, 8), self.dim), np.float32)
             rows[: known.row] = self._rows
             self._rows = rows

@@ -6,11 +6,35 @@ from torch import Tensor
 
 
 def balanced_indices(features: Tensor, k: int) -> Tensor:
-    """(n, d) raw features of one class -> (k,) nearest (cosine) to their raw mean, nearest first, ties by index."""
+    """Balanced selection: the k features of one class that are nearest to its mean, by cosine.
+
+    Parameters
+    ----------
+    features : Tensor
+        (n, d) raw features of one class; their mean is that of the raw features.
+    k : int
+        From 1 to n.
+
+    Returns
+    -------
+    Tensor
+        (k,) indices, nearest first; of equally near ones the lower index first.
+
+    Raises
+    ------
+    ValueError
+        If k is not from 1 to n.
+
+    Examples
+    --------
+    >>> import torch
+    >>> balanced_indices(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 2.0]]), 2).tolist()
+    [2, 3]
+    """
     if not 1 <= k <= len(features):
         raise ValueError(f"cannot choose {k} of {len(features)} images")
-    wide = features.double().contiguous()  # so that the order does not hang on float32 rounding
-    # A sum along each row in memory, no matrix product: equal rows must give equal cosines wherever they stand.
+    wide = features.double().contiguous()  # so that the order does not depend on float32 rounding
+    # A sum along each row, no matrix product: equal rows must give equal cosines, whatever their position.
     cosine = (F.normalize(wide, dim=1) * F.normalize(wide.mean(0), dim=0)).sum(1)
     return torch.sort(cosine, descending=True, stable=True).indices[:k]
 

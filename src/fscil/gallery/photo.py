@@ -1,4 +1,4 @@
-"""What is kept of a photo, what there is to say of a class, and how a class may be called."""
+"""What is kept of a photo, the summary of a class, and valid class names."""
 
 import base64
 import unicodedata
@@ -12,20 +12,34 @@ from torch import Tensor
 
 from fscil.errors import ClassNameError
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 
 Origin = Literal["base", "enrolled"]
 
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """One photo of a class: its feature, and what reminds people of it."""
+    """What a gallery keeps of one photo of a class.
 
-    digest: str  # of the pixels: equal photos have equal ones
-    feature: Tensor  # (d,) float32, raw
+    Attributes
+    ----------
+    digest : str
+        SHA-256 of the pixels: the same picture has the same digest, whatever its file is called.
+    feature : Tensor
+        (d,) float32, raw.
+    source : str
+        Where the photo came from, for people.
+    added : str
+        When, as ISO 8601 in UTC.
+    thumbnail : bytes
+        A small JPEG, or nothing.
+    """
+
+    digest: str
+    feature: Tensor
     source: str
-    added: str  # ISO 8601, UTC
-    thumbnail: bytes = b""  # a small JPEG
+    added: str
+    thumbnail: bytes = b""
 
     def to_json(self) -> dict[str, str]:
         feature = self.feature.detach().float().cpu().numpy().astype("<f4")
@@ -46,22 +60,48 @@ class Photo:
 
 @dataclass(frozen=True)
 class ClassInfo:
+    """Summary of a class.
+
+    Attributes
+    ----------
+    name : str
+    photos : int
+        How many photos its mean is of.
+    origin : str
+        "base" for a class that was trained on, otherwise "enrolled".
+    added, changed : str
+        Times of its first and its last photo, as ISO 8601 in UTC.
+    sources : tuple of str
+        Where its photos came from, each once, in order of enrollment.
+    """
+
     name: str
     photos: int
     origin: Origin
-    added: str  # its first photo
-    changed: str  # its last
-    sources: tuple[str, ...]  # each once, in order of arrival
+    added: str
+    changed: str
+    sources: tuple[str, ...]
 
 
 def class_name(name: str) -> str:
-    """The one spelling of a name, in any script: composed (NFC), no blanks around it, no control characters."""
+    """The normal form of a class name: Unicode NFC, no surrounding whitespace, no control characters.
+
+    Raises
+    ------
+    ClassNameError
+        If it has not 1 to 200 characters, or has a control character.
+
+    Examples
+    --------
+    >>> class_name("  red panda ")
+    'red panda'
+    """
     clean = unicodedata.normalize("NFC", name).strip()
-    if not 1 <= len(clean) <= LONGEST_NAME:
+    if not 1 <= len(clean) <= MAX_NAME_LENGTH:
         raise ClassNameError(
-            f"A class name has 1 to {LONGEST_NAME} characters; {clean[:20]!a} has {len(clean)}. Choose another."
+            f"A class name has 1 to {MAX_NAME_LENGTH} characters; {clean[:20]!a} has {len(clean)}. Choose another."
         )
-    # Cs: half a character, as in file names that are no Unicode. Zl, Zp: line breaks.
+    # Cs: surrogates, as in file names that are not Unicode. Zl, Zp: line breaks.
     bad = [letter for letter in clean if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")]
     if bad:
         raise ClassNameError(f"The class name {clean!a} has a control character in it: {bad[0]!a}. Leave it out.")

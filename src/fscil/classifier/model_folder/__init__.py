@@ -7,7 +7,7 @@ journal-<n>.jsonl             one line per record since: its checksum, a space, 
 .lock, .server                locks of whoever writes, and of a server
 .server.json                  process and start of the server, while there is one
 
-Replacing model.json is the moment at which a new generation takes over; files that it does not name are leftovers. A
+A new generation of files becomes current when model.json is replaced; files that it does not name are leftovers. A
 record is on disk when `append` returns.
 """
 

@@ -1,4 +1,4 @@
-"""The folder of a model: what is in it, and how one generation of files takes the place of another."""
+"""The folder of a model: what is in it, and how one generation of files replaces another."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fscil.classifier.model_folder import journal
-from fscil.classifier.model_folder.journal import JournalError, Place
+from fscil.classifier.model_folder.journal import JournalError, Position
 from fscil.errors import FscilWarning, StoreError
 from fscil.runtime import locks
 from fscil.runtime.files import cannot_write, load_tensors, pack_tensors, read_json, write_bytes, write_json
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 SCHEMA = 1
 MANIFEST = "model.json"
-OURS = re.compile(
+OWN_FILES = re.compile(
     r"model\.json|weights-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
     r"|\.lock|\.server|\.server\.json|\.[^/\\]+\.part"
 )
@@ -31,18 +31,20 @@ OURS = re.compile(
 
 @dataclass(frozen=True)
 class Version:
-    """Where a model stands: two are equal if and only if nothing has changed in between."""
+    """The state of a model on disk: two are equal if and only if nothing has changed in between."""
 
     generation: int
-    base: str  # checksum of model.json
-    end: Place  # of the journal
+    checksum: str  # of model.json
+    end: Position  # of the journal
 
 
 @dataclass(frozen=True, eq=False)
 class Contents:
+    """All that a model folder holds, as one generation of files."""
+
     weights: dict[str, "Tensor"]
-    about: dict[str, Any]
-    snapshot: dict[str, "Tensor"]
+    about: dict[str, Any]  # description of the model
+    snapshot: dict[str, "Tensor"]  # of the gallery
     records: list[dict[str, Any]]  # in the order in which they were appended
     version: Version
 
@@ -61,44 +63,44 @@ class _Manifest:
     def names(self) -> set[str]:
         return {MANIFEST, *locks.FILES, self.journal, *(file["name"] for file in self.files.values())}
 
-    def version(self, end: Place) -> Version:
+    def version(self, end: Position) -> Version:
         return Version(self.generation, self.checksum, end)
 
     @property
-    def start(self) -> Place:
-        return Place(0, self.checksum)
+    def start(self) -> Position:
+        return Position(0, self.checksum)
 
 
 class ModelFolder:
-    """One model folder. Readers take no lock, writers queue, a server keeps writers of other processes out."""
+    """One model folder. Readers take no lock, writers wait for each other, a server excludes writers elsewhere."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._seen: Version | None = None  # up to here the journal was found whole and need not be read again
+        self._checked: Version | None = None  # up to here the journal is valid and need not be read again
 
     def exists(self) -> bool:
         return (self.path / MANIFEST).is_file()
 
-    def stranger(self) -> Path | None:
-        """Something that is not of a model, in a folder that is none: then no model may be made of it."""
+    def foreign_file(self) -> Path | None:
+        """A file that is not of a model, where there is no model: then none may be written here."""
         if self.exists() or not self.path.exists():
             return None
-        return next((each for each in self.path.iterdir() if not OURS.fullmatch(each.name)), None)
+        return next((each for each in self.path.iterdir() if not OWN_FILES.fullmatch(each.name)), None)
 
     # Reading, also while another process writes
 
     def read(self) -> Contents:
         """Everything, checked. A torn last line was never acknowledged: it is dropped, with a warning."""
-        return self._steadily(self._read)
+        return self._consistently(self._read)
 
     def version(self) -> Version:
-        """Cheap: reads model.json and what came to the journal since the last look."""
-        return self._steadily(lambda manifest: manifest.version(self._end(manifest)))
+        """Cheap: reads model.json and what was appended to the journal since the last call."""
+        return self._consistently(lambda manifest: manifest.version(self._end(manifest)))
 
     def records_since(self, version: Version) -> list[dict[str, Any]] | None:
-        """What was appended after this version; None if this is another model since then: read it again."""
+        """What was appended after this version; None if the model was replaced or compacted since: then `read` it."""
 
-        def look(manifest: _Manifest) -> list[dict[str, Any]] | None:
+        def read_records(manifest: _Manifest) -> list[dict[str, Any]] | None:
             if manifest.version(version.end) != version:
                 return None
             try:
@@ -106,7 +108,7 @@ class ModelFolder:
             except JournalError:
                 return None
 
-        return self._steadily(look)
+        return self._consistently(read_records)
 
     # Writing
 
@@ -117,14 +119,14 @@ class ModelFolder:
         snapshot: Mapping[str, "Tensor"],
         expected: Version | None = None,
     ) -> Version:
-        """A new model, or all of a model anew: then `expected` refuses to, if it is no longer at that version."""
+        """Write a new model, or replace one; with `expected`, only if it is still at that version."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            strange = self.stranger()
+            foreign = self.foreign_file()
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        if strange:
-            raise StoreError(f"{self.path} holds something else ({strange.name}). Choose another folder.")
+        if foreign:
+            raise StoreError(f"{self.path} holds something else ({foreign.name}). Choose another folder.")
         with locks.writing(self.path):
             generation = 1
             if self.exists():
@@ -134,47 +136,47 @@ class ModelFolder:
                     raise StoreError(f"{self.path}: the model has changed since it was read. Read it again first.")
             content = pack_tensors(weights)
             name = f"weights-{hashlib.sha256(content).hexdigest()[:8]}.safetensors"
-            return self._commit(generation, self._put(name, content), about, snapshot)
+            return self._commit(generation, self._write_file(name, content), about, snapshot)
 
     def append(self, record: Mapping[str, Any]) -> Version:
-        """One record to the journal; it is on disk when this returns."""
-        with self._changing() as manifest:
+        """Append one record to the journal; it is on disk when this returns."""
+        with self._locked() as manifest:
             end = self._end(manifest)
             self._remove_leftovers(manifest)
-            self._seen = manifest.version(journal.append(self.path / manifest.journal, end, record))
-            return self._seen
+            self._checked = manifest.version(journal.append(self.path / manifest.journal, end, record))
+            return self._checked
 
     def compact(self, change: Callable[[Contents], tuple[Mapping[str, Any], Mapping[str, "Tensor"]]]) -> Version:
-        """Description and snapshot become what `change` makes of all there is; the journal starts empty.
+        """Replace description and snapshot by what `change` returns for the contents, and empty the journal.
 
-        Nobody else can write meanwhile, nor may `change` itself write to this model.
+        Other writers wait meanwhile, so `change` must not write to this model itself.
         """
-        with self._changing() as manifest:
+        with self._locked() as manifest:
             about, snapshot = change(self._read(manifest))
             return self._commit(manifest.generation + 1, manifest.files["weights"], about, snapshot)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """For the life of a server: writers of other processes are told so, its own go on."""
+        """Until the block ends, writers of other processes get an error; those of this process may write."""
         self._manifest()
         with locks.serving(self.path):
             yield
 
     # Inside
 
-    def _steadily(self, look: Callable[[_Manifest], T]) -> T:
-        """Look at one generation; again if another took over, and its files went, while we looked."""
+    def _consistently(self, read: Callable[[_Manifest], T]) -> T:
+        """Read one generation; again if meanwhile the next one replaced it and its files were removed."""
         while True:
             manifest = self._manifest()
             try:
-                return look(manifest)
+                return read(manifest)
             except StoreError:
                 if self._manifest() == manifest:
                     raise
 
     @contextmanager
-    def _changing(self) -> Iterator[_Manifest]:
-        self._manifest()  # no lock in a folder that is no model
+    def _locked(self) -> Iterator[_Manifest]:
+        self._manifest()  # leaves no lock in a folder that is not a model
         with locks.writing(self.path):
             yield self._manifest()
 
@@ -200,8 +202,8 @@ class ModelFolder:
                 f"Restore it from a copy."
             )
         found = _Manifest(content["generation"], content["about"], content["files"], content["journal"], checksum)
-        if not all(OURS.fullmatch(name) for name in found.names):
-            raise StoreError(f"{path}: names files that are not a model's. Do not trust where it came from.")
+        if not all(OWN_FILES.fullmatch(name) for name in found.names):
+            raise StoreError(f"{path}: names files that are not a model's. Do not trust its source.")
         return found
 
     def _read(self, manifest: _Manifest) -> Contents:
@@ -212,34 +214,26 @@ class ModelFolder:
         path = self.path / manifest.journal
         found = journal.scan(path, manifest.start)
         if found.torn:
-            with locks.no_writer(self.path) as alone:  # otherwise the line is not torn, but being written
+            with locks.no_writer(self.path) as alone:  # otherwise the line may be being written just now
                 if alone:
                     found = journal.scan(path, manifest.start)
                     if found.torn:
-                        self._warn(path, len(found.records))
-        version = self._seen = manifest.version(found.end)
+                        _warn_torn(path, len(found.records))
+        version = self._checked = manifest.version(found.end)
         return Contents(weights, manifest.about, snapshot, found.records, version)
 
-    def _warn(self, path: Path, whole: int) -> None:
-        warnings.warn(
-            f"{path}: the last line is torn, because a writer was stopped before it was done, and is left out. "
-            f"The {whole} records before it are whole.",
-            FscilWarning,
-            stacklevel=5,
-        )
-
-    def _end(self, manifest: _Manifest) -> Place:
-        """Of the whole lines of the journal."""
-        path, seen = self.path / manifest.journal, self._seen
-        start = seen.end if seen and seen.base == manifest.checksum else manifest.start
+    def _end(self, manifest: _Manifest) -> Position:
+        """Of the last complete line of the journal."""
+        path, checked = self.path / manifest.journal, self._checked
+        start = checked.end if checked and checked.checksum == manifest.checksum else manifest.start
         try:
             end = journal.scan(path, start).end
-        except JournalError:  # if it is only that somebody put an older copy back
+        except JournalError:  # an older copy of the journal may have been restored, which is valid from its start
             end = journal.scan(path, manifest.start).end
-        self._seen = manifest.version(end)
+        self._checked = manifest.version(end)
         return end
 
-    def _put(self, name: str, content: bytes) -> dict[str, Any]:
+    def _write_file(self, name: str, content: bytes) -> dict[str, Any]:
         write_bytes(self.path / name, content)
         return {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -253,7 +247,7 @@ class ModelFolder:
             "about": json.loads(json.dumps(about, allow_nan=False)),  # as it will be read: lists, not tuples
             "files": {
                 "weights": weights,
-                "gallery": self._put(f"gallery-{generation}.safetensors", pack_tensors(snapshot)),
+                "gallery": self._write_file(f"gallery-{generation}.safetensors", pack_tensors(snapshot)),
             },
             "journal": f"journal-{generation}.jsonl",
         }
@@ -261,15 +255,24 @@ class ModelFolder:
         write_json(self.path / MANIFEST, {**content, "sha256": _checksum(content)})
         manifest = self._manifest()
         self._remove_leftovers(manifest)
-        self._seen = manifest.version(manifest.start)
-        return self._seen
+        self._checked = manifest.version(manifest.start)
+        return self._checked
 
     def _remove_leftovers(self, manifest: _Manifest) -> None:
         """Of earlier generations, and of writers that were killed."""
         for path in self.path.iterdir():
-            if OURS.fullmatch(path.name) and path.name not in manifest.names:
-                with suppress(OSError):  # as where somebody still reads it: next time
+            if OWN_FILES.fullmatch(path.name) and path.name not in manifest.names:
+                with suppress(OSError):  # where it is still being read, the next writer removes it
                     path.unlink(missing_ok=True)
+
+
+def _warn_torn(path: Path, complete: int) -> None:
+    warnings.warn(
+        f"{path}: the last line is torn, because a writer was stopped before it was done, and is left out. "
+        f"The {complete} records before it are complete.",
+        FscilWarning,
+        stacklevel=5,
+    )
 
 
 def _checksum(content: Any) -> str:

@@ -1,7 +1,7 @@
-"""The journal: lines that are on disk before anybody hears of them, each with a checksum.
+"""The journal: a write-ahead log of JSON records, one line each, on disk before they are acknowledged.
 
-A line's checksum covers the one before, the first one's that of model.json: no line can be changed, taken out, moved or
-brought in from another model. A torn last line was never acknowledged and does not count.
+The checksums are a hash chain: that of a line covers the one before, that of the first line model.json's. So no line
+can be changed, removed, moved or copied from another model. A torn last line was never acknowledged and is ignored.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from fscil.runtime.files import cannot_write
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """The end of a line."""
 
     length: int  # bytes up to here
@@ -26,18 +26,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class Scan:
+    """What was read of a journal."""
+
     records: list[dict[str, Any]]
-    end: Place  # of the last whole line
-    torn: bool  # whether there is more behind it
+    end: Position  # of the last complete line
+    torn: bool  # whether an incomplete line follows
 
 
 class JournalError(StoreError):
-    """A journal that does not go on from where it should."""
+    """A journal that does not continue from the position given."""
 
 
-def scan(path: Path, start: Place) -> Found:
-    """Read on from a place where the journal was whole."""
+def scan(path: Path, start: Position) -> Scan:
+    """Read on from the end of a valid line."""
     try:
         with path.open("rb") as file:
             if file.seek(0, os.SEEK_END) < start.length:
@@ -59,11 +61,11 @@ def scan(path: Path, start: Place) -> Found:
             )
         records.append(json.loads(payload))
         at, digest = end + 1, claimed.decode()
-    return Found(records, Place(start.length + at, digest), torn=at < len(content))
+    return Scan(records, Position(start.length + at, digest), torn=at < len(content))
 
 
-def append(path: Path, end: Place, record: Mapping[str, Any]) -> Place:
-    """Write a line at the end, over what is torn there. All of it is on disk when this returns, or none of it."""
+def append(path: Path, end: Position, record: Mapping[str, Any]) -> Position:
+    """Write a line at the end, over a torn one. All of it is on disk when this returns; after an error, none of it."""
     payload = json.dumps(record, allow_nan=False).encode()
     digest = _link(end.digest, payload)
     line = f"{digest} ".encode() + payload + b"\n"
@@ -82,7 +84,7 @@ def append(path: Path, end: Place, record: Mapping[str, Any]) -> Place:
                 raise
     except OSError as error:
         raise cannot_write(path, error) from error
-    return Place(end.length + len(line), digest)
+    return Position(end.length + len(line), digest)
 
 
 def _link(previous: str, payload: bytes) -> str:

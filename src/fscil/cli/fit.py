@@ -1,0 +1,115 @@
+"""fscil fit: from a folder of photos, a finished run or the pretrained network to a model folder."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fscil.cli.options import Device, Quiet, Settings, say
+from fscil.errors import ConfigError, StoreError
+from fscil.runtime.text import count
+
+if TYPE_CHECKING:
+    from fscil.classifier import Classifier
+
+commands = typer.Typer()
+
+
+@commands.command()
+def fit(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Model folder to write.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="One folder of photos per class: DIR/CLASS/PHOTO.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Use the network of a finished fscil train run.")
+    ] = None,
+    shots: Annotated[
+        int, typer.Option(min=1, help="A trained class is the mean of this many photos, those nearest to its mean.")
+    ] = 5,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Train for no longer than this; 0: no training.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Train a small network from random weights, not the pretrained one.")
+    ] = False,
+    set_: Settings = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Make a model: fine-tune the pretrained network on your photos. Prints the time it will take first.
+
+    Classes with fewer than 5 photos are not trained on but enrolled afterwards. Ctrl-C stops training; the same command
+    continues it. With --minutes 0 the pretrained network is used as it is, and DIR may be left out. --set changes the
+    recipe "folder".
+
+    Example: fscil fit photos/birds -o birds.fscil --minutes 20
+
+    Example: fscil fit -o empty.fscil --minutes 0
+
+    Example: fscil fit --from runs/cub200 -o birds.fscil
+    """
+    from fscil.classifier import Classifier
+
+    _check_out(out, force)
+    work = out.resolve().with_name(f"{out.resolve().name}.training")
+    if run:
+        if from_scratch or set_ or minutes is not None:
+            raise ConfigError(
+                "--from takes a network that is trained already: leave out --minutes, --from-scratch, --set."
+            )
+        classifier = Classifier.from_run(run, folder, shots, device, quiet)
+    elif folder:
+        classifier = _from_folder(folder, shots, minutes, from_scratch, set_ or [], device, quiet, work)
+    elif minutes == 0 and not from_scratch:
+        classifier = Classifier.pretrained(device)
+    else:
+        raise ConfigError("fit what? Give a folder of class folders, or --from RUN, or --minutes 0 for no training.")
+    classifier.save(out, force=force)
+    if not run and (work / "run.json").is_file():
+        shutil.rmtree(work, ignore_errors=True)
+    say(f"Written: {out} ({count(len(classifier.gallery), 'class', 'classes')})")
+    say(f"Next: fscil enroll {out} NAME PHOTO…, fscil predict {out} PHOTO…, fscil serve {out}")
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Before any work is done."""
+    from fscil.classifier.model_folder import ModelFolder
+
+    model = ModelFolder(out)
+    if model.exists():
+        if not force:
+            raise StoreError(f"{out} already holds a model. Choose another -o, or replace it with --force.")
+    elif out.exists() and (not out.is_dir() or model.foreign_file()):
+        raise StoreError(f"{out} exists and is neither a model nor an empty folder. Choose another -o.")
+
+
+def _from_folder(
+    folder: Path,
+    shots: int,
+    minutes: float | None,
+    from_scratch: bool,
+    settings: Sequence[str],
+    device: str,
+    quiet: bool,
+    work: Path,
+) -> "Classifier":
+    from fscil.classifier import Classifier
+
+    try:
+        return Classifier.fit(
+            folder,
+            shots=shots,
+            minutes=minutes,
+            from_scratch=from_scratch,
+            settings=settings,
+            device=device,
+            quiet=quiet,
+            say=say,
+            work=work,
+        )
+    except KeyboardInterrupt:
+        if (work / "run.json").is_file():
+            say("\nStopped; nothing is lost. The same command continues where it stopped.")
+        raise
