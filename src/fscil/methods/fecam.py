@@ -1,0 +1,95 @@
+"""FeCAM (Goswami et al., NeurIPS 2023): the Mahalanobis distance to a class mean, under the class's own covariance.
+
+Features pass Tukey's power transform. A covariance is shrunk towards its mean diagonal, because few images leave most
+directions unmeasured, and normalised to a correlation matrix, so that the distances to classes of different spread can
+be compared. The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots
+(Goswami et al., 2024), as is done here. A class with a single image has none and takes that of the base classes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fscil.data.images import Images
+from fscil.gallery import class_means
+from fscil.methods.base import Memory
+from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
+from fscil.methods.toolkit.growing_network import check_numbers
+
+POWER = 0.5  # of Tukey's transform
+SHRINKAGE_BASE, SHRINKAGE_NEW = 1.0, 100.0  # weight of the mean variance on the diagonal
+MAX_OWN_WIDTH = 512  # of the features for which every class has a covariance of its own, as memory allows
+
+
+def tukey(features: Tensor) -> Tensor:
+    """(n, d): features of a ReLU network, which are not negative, made less skewed, and brought to unit length."""
+    return F.normalize(features.double().clamp_min(0).pow(POWER), dim=1)
+
+
+def shrunk_correlation(covariance: Tensor, shrinkage: float) -> Tensor:
+    """(d, d) covariance -> its correlation matrix, after `shrinkage` mean variances were added to the diagonal."""
+    added = shrinkage * covariance.diagonal().mean().clamp_min(1e-12)
+    shrunk = covariance + added * torch.eye(len(covariance), dtype=covariance.dtype)
+    deviations = shrunk.diagonal().sqrt()
+    return shrunk.div(deviations[:, None]).div(deviations)
+
+
+def inverse_factor(covariance: Tensor, shrinkage: float) -> Tensor:
+    """(d, d) covariance -> F with F' F = the inverse of its shrunk correlation matrix"""
+    inverse = torch.linalg.inv(shrunk_correlation(covariance, shrinkage))
+    factor: Tensor = torch.linalg.cholesky((inverse + inverse.T) / 2).T.float()
+    return factor
+
+
+class FeCam(FrozenFeatureMethod):
+    """Keeps per class a mean and a factor of its inverse correlation matrix; wide features share one matrix."""
+
+    title = "FeCAM"
+    table_order = 160
+    means = torch.empty(0)  # (classes, d)
+    factors = torch.empty(0)  # (classes, d, d): F with F' F = inverse correlation; (1, d, d) where it is shared
+    shared = torch.empty(0)  # (d, d): the same of the mean covariance of the base classes
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        features, labels = tukey(self.features(base)), torch.from_numpy(base.labels)
+        self.means = class_means(features, labels, len(base.counts)).float()
+        within = torch.cov((features - self.means.double()[labels]).T)
+        self.shared = inverse_factor(within, SHRINKAGE_BASE)
+        if features.shape[1] > MAX_OWN_WIDTH:
+            self.factors = self.shared[None]
+        else:
+            self.factors = torch.stack([self._factor(features[labels == c], SHRINKAGE_BASE) for c in base.counts])
+
+    def learn(self, new: Images) -> None:
+        first = len(self.means)
+        check_numbers(new, first)
+        features, labels = tukey(self.features(new)), torch.from_numpy(new.labels - first)
+        self.means = torch.cat([self.means, class_means(features, labels, len(new.counts)).float()])
+        if features.shape[1] <= MAX_OWN_WIDTH:
+            added = [self._factor(features[labels == c], SHRINKAGE_NEW) for c in range(len(new.counts))]
+            self.factors = torch.cat([self.factors, torch.stack(added)])
+
+    def _factor(self, features: Tensor, shrinkage: float) -> Tensor:
+        """(n, d) features of one class -> (d, d)"""
+        return inverse_factor(torch.cov(features.T), shrinkage) if len(features) > 1 else self.shared
+
+    def scores(self, images: Images) -> Tensor:
+        """Negative squared Mahalanobis distances."""
+        features = tukey(self.features(images)).float()
+        factors = self.factors.expand(len(self.means), -1, -1)
+        distances = [
+            ((features - mean) @ factor.T).square().sum(1) for mean, factor in zip(self.means, factors, strict=True)
+        ]
+        return -torch.stack(distances, 1)
+
+    def memory(self) -> Memory:
+        return Memory(floats=self.means.numel() + self.factors.numel() + self.shared.numel())
+
+    def own_state(self) -> dict[str, Tensor]:
+        """means, factors, shared"""
+        return {"means": self.means, "factors": self.factors, "shared": self.shared}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.means, self.factors, self.shared = state["means"], state["factors"], state["shared"]

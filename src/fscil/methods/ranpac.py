@@ -1,0 +1,100 @@
+"""RanPAC (McDonnell et al., NeurIPS 2023): ridge regression on features that passed a fixed random ReLU layer.
+
+The random layer makes classes easier to part by a linear map; its weights are never trained. Gram matrix and class sums
+add up over the sessions, so that the regression is that of all data seen, with no image kept. The paper's layer has
+10,000 outputs on features of 768; here it is WIDEN times as wide as the features, at most MAX_WIDTH. The ridge is
+chosen as in the paper, on a held-out part of the base images.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fscil.config import Config
+from fscil.data.images import Images
+from fscil.methods.base import Memory
+from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
+from fscil.methods.toolkit.growing_network import check_numbers
+from fscil.training.base_training import TrainedNetwork
+from fscil.training.context import Context
+
+WIDEN, MAX_WIDTH = 8, 4096
+RIDGES = tuple(10.0**power for power in range(-4, 9))
+HELD_OUT = 0.2  # of the base images, to choose the ridge
+
+
+class RanPac(FrozenFeatureMethod):
+    """Keeps the Gram matrix and the sums of each class."""
+
+    title = "RanPAC"
+    table_order = 170
+
+    def __init__(
+        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(config, network, context, class_names)
+        dim = self.backbone.feature_dim
+        width = min(WIDEN * dim, MAX_WIDTH)
+        generator = torch.Generator().manual_seed(config.train.seed)
+        self._layer = torch.randn(dim, width, generator=generator)
+        self.gram = torch.zeros(width, width)
+        self.sums = torch.zeros(0, width)  # (classes, width)
+        self.ridge = 1.0
+        self._weights: Tensor | None = None  # (width, classes), until a session adds to the sums
+
+    def _widened(self, images: Images) -> Tensor:
+        """(n, d) -> (n, width)"""
+        return F.relu(self.features(images) @ self._layer)
+
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        self.gram, self.sums = torch.zeros_like(self.gram), self.sums[:0]
+        self.ridge = self._chosen_ridge(base)
+        self._add(base)
+
+    def _chosen_ridge(self, base: Images) -> float:
+        """The one with the smallest squared error on held-out base images."""
+        features, labels = self._widened(base), torch.from_numpy(base.labels)
+        held_out = torch.from_numpy(np.random.default_rng(self.config.train.seed).random(len(base)) < HELD_OUT)
+        targets = F.one_hot(labels, len(base.counts)).float()
+        gram, sums = features[~held_out].T @ features[~held_out], features[~held_out].T @ targets[~held_out]
+        errors = [
+            (features[held_out] @ ridge_regression(gram, sums, ridge) - targets[held_out]).square().mean()
+            for ridge in RIDGES
+        ]
+        return RIDGES[int(torch.stack(errors).argmin())]
+
+    def learn(self, new: Images) -> None:
+        check_numbers(new, len(self.sums))
+        self._add(new)
+
+    def _add(self, images: Images) -> None:
+        features, first = self._widened(images), len(self.sums)
+        self.gram = self.gram + features.T @ features
+        sums = torch.zeros(len(images.counts), features.shape[1])
+        self.sums = torch.cat([self.sums, sums.index_add_(0, torch.from_numpy(images.labels - first), features)])
+        self._weights = None
+
+    def scores(self, images: Images) -> Tensor:
+        if self._weights is None:
+            self._weights = ridge_regression(self.gram, self.sums.T, self.ridge)
+        return self._widened(images) @ self._weights
+
+    def memory(self) -> Memory:
+        return Memory(floats=self.gram.numel() + self.sums.numel())
+
+    def own_state(self) -> dict[str, Tensor]:
+        """gram, sums, ridge"""
+        return {"gram": self.gram, "sums": self.sums, "ridge": torch.tensor(self.ridge, dtype=torch.float64)}
+
+    def load_own_state(self, state: dict[str, Tensor]) -> None:
+        self.gram, self.sums, self.ridge = state["gram"], state["sums"], float(state["ridge"])
+        self._weights = None
+
+
+def ridge_regression(gram: Tensor, sums: Tensor, ridge: float) -> Tensor:
+    """(M, M) Gram matrix, (M, C) sums of the features of each class -> (M, C) weights."""
+    regularised = gram.double() + ridge * torch.eye(len(gram), dtype=torch.float64)
+    return torch.cholesky_solve(sums.double(), torch.linalg.cholesky(regularised)).float()
