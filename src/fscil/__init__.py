@@ -7,18 +7,22 @@ if TYPE_CHECKING:
     from fscil.augment import mix_classes, pair_label
     from fscil.classifier import Classifier, Prediction
     from fscil.config import Config, load_recipe
+    from fscil.data import DATASETS
     from fscil.gallery import balanced_indices
-    from fscil.losses import angular_penalty
+    from fscil.losses import LOSSES, angular_penalty
     from fscil.methods import METHODS, Alice
     from fscil.metrics import harmonic_accuracy
-    from fscil.models import build_backbone
+    from fscil.models import BACKBONES, build_backbone
     from fscil.protocol import Protocol, published_draw
     from fscil.runtime.allocator import tune_allocator
 
 __version__ = "0.1.0"
 
-# Where each public name lives. It is imported when first asked for, so that `import fscil` stays light.
-_HOMES = {
+# The module of each public name, imported on first use, so that `import fscil` stays light.
+_MODULES = {
+    "BACKBONES": "models",
+    "DATASETS": "data",
+    "LOSSES": "losses",
     "METHODS": "methods",
     "Alice": "methods",
     "Classifier": "classifier",
@@ -37,6 +41,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "BACKBONES",
+    "DATASETS",
+    "LOSSES",
     "METHODS",
     "Alice",
     "Classifier",
@@ -57,9 +64,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'fscil' has no attribute {name!r}")
-    return getattr(import_module(f"fscil.{_HOMES[name]}"), name)
+    return getattr(import_module(f"fscil.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

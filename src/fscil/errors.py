@@ -2,7 +2,7 @@
 
 
 class FscilError(Exception):
-    """Something the user can mend; the message says what happened, to what, and what to do."""
+    """Something the user can fix; the message says what happened, to what, and what to do."""
 
 
 class ConfigError(FscilError):
@@ -42,12 +42,12 @@ class UnknownClassError(FscilError):
 
 
 class TrainingError(FscilError):
-    """A training run that cannot go on."""
+    """A training run that cannot continue."""
 
 
 class ExportError(FscilError):
-    """A model that cannot be exported, or whose export does not answer as it does."""
+    """A model that cannot be exported, or whose export does not give the same answers."""
 
 
 class FscilWarning(UserWarning):
-    """Something the user should know of, though the work goes on."""
+    """Something the user should know; the work continues."""

@@ -229,7 +229,7 @@ def test_a_bad_test_image_stops_a_benchmark(source, folder):
             prepare(replace(source, benchmark=True), Resize(4), folder, quiet=True)
 
 
-def test_a_mended_image_comes_back(source, folder, picture):
+def test_a_repaired_image_is_decoded_again(source, folder, picture):
     break_image(source.train.pixels.root / "3.png")
     with pytest.warns(FscilWarning, match="1 of 6"):
         prepare(source, Resize(4), folder, quiet=True)
@@ -382,7 +382,7 @@ def test_where_each_system_keeps_it(tmp_path, platform, variable, place):
     assert Path(found.rstrip()) == tmp_path / place
 
 
-def test_another_share_of_a_folder_decodes_nothing_anew(tmp_path, picture, folder):
+def test_another_share_of_a_folder_decodes_nothing_again(tmp_path, picture, folder):
     root = tmp_path / "pets"
     for name in ("cat", "dog"):
         for number in range(5):

@@ -14,7 +14,7 @@ from fscil.data.download import download as fetch
 from fscil.errors import DataError, StoreError
 
 
-class Home(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     """A server of one file. cuts: after how many bytes the next answers break off."""
 
     def __init__(self, content, ranges=True, cuts=(), status=None, length=True):
@@ -57,11 +57,11 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def serve():
-    """serve(content, …) starts a Home and stops it after the test."""
+    """serve(content, …) starts a Server and stops it after the test."""
     started = []
 
     def start(content, **options):
-        home = Home(content, **options)
+        home = Server(content, **options)
         thread = threading.Thread(target=home.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         started.append((home, thread))
@@ -141,7 +141,7 @@ def test_a_cut_connection_is_continued(cifar, tmp_path):
     assert home.asked == [None, "bytes=400000-", "bytes=700000-"]
 
 
-def test_a_server_without_ranges_starts_anew(cifar, tmp_path):
+def test_a_server_without_ranges_starts_from_the_beginning(cifar, tmp_path):
     home = cifar(ranges=False, cuts=[400_000])
     with pytest.raises(DataError, match="again to continue"):
         fetch("cifar100", tmp_path, quiet=True)
@@ -169,7 +169,9 @@ def test_a_wrong_checksum_removes_what_arrived_and_says_so(cifar, tmp_path, befo
     cifar(content=CONTENT if before else CONTENT[::-1])
     if before:
         (tmp_path / f"{FILE}.part").write_bytes(before)
-    with pytest.raises(DataError, match=r"checksum \w{32}, published is \w{32}\. It was deleted.*start anew"):
+    with pytest.raises(
+        DataError, match=r"checksum \w{32}, published is \w{32}\. It was deleted.*start from the beginning"
+    ):
         fetch("cifar100", tmp_path, quiet=True)
     assert files(tmp_path) == []
 
@@ -182,7 +184,7 @@ def test_a_refusal_is_reported_with_advice(cifar, tmp_path, status):
 
 
 def test_no_server_is_reported_with_advice(monkeypatch, tmp_path):
-    home = Home(b"")
+    home = Server(b"")
     publish(monkeypatch, "cifar100", home, CONTENT, FILE)
     (tmp_path / f"{FILE}.part").write_bytes(CONTENT[:1000])
     home.server_close()

@@ -111,7 +111,7 @@ def test_a_test_class_that_was_never_trained_on(parted, picture):
         load("folder", parted)
 
 
-def test_other_parts_are_spoken_of(parted, picture):
+def test_other_parts_are_reported(parted, picture):
     picture(parted / "val" / "a" / "0.png")
     with pytest.warns(FscilWarning, match="only train/ and test/ .* not val"):
         load("folder", parted)
@@ -137,7 +137,7 @@ def test_nested_files_count_hidden_and_other_files_do_not(tmp_path, picture):
     ]
 
 
-def test_pictures_of_other_formats_are_spoken_of(pets):
+def test_images_of_other_formats_are_reported(pets):
     (pets / "cat" / "scan.TIFF").write_bytes(b"x")
     with pytest.warns(FscilWarning, match=r"1 files .* left out \(cat/scan\.TIFF\)\. Convert"):
         assert load("folder", pets).class_names == ("axolotl", "cat", "dog")
@@ -173,7 +173,7 @@ def test_of_a_folder_with_parts_the_whole_is_its_train_part(parted):
     assert len(dataset.test) == 0
 
 
-def test_an_empty_class_is_spoken_of(pets):
+def test_an_empty_class_is_reported(pets):
     (pets / "ghost").mkdir()
     with pytest.warns(FscilWarning, match="without images: ghost"):
         assert load("folder", pets).class_names == ("axolotl", "cat", "dog")

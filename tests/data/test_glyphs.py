@@ -110,7 +110,7 @@ def test_it_is_drawn_once_and_then_read(dataset, root):
 
 
 @pytest.mark.usefixtures("few")
-def test_a_damaged_file_is_drawn_anew(tmp_path):
+def test_a_damaged_file_is_drawn_again(tmp_path):
     whole = pixels(glyphs.load(tmp_path))
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
@@ -126,7 +126,7 @@ def test_a_damaged_file_is_drawn_anew(tmp_path):
 @pytest.mark.usefixtures("few")
 def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(FscilWarning, match="not kept"):
+    with pytest.warns(FscilWarning, match="not cached"):
         assert len(glyphs.load(tmp_path / "file").test) == 100
 
 

@@ -1,11 +1,15 @@
+import doctest
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from fscil.data import DATASETS, Dataset, Images, Resize, load, prepare
+import fscil.data
+from fscil.data import DATASETS, Dataset, Images, Resize, cache, load, prepare
 from fscil.data.describe import describe
+from fscil.data.download import download
+from fscil.data.images import ArrayPixels
 from fscil.errors import DataError
 
 
@@ -83,7 +87,7 @@ def test_describe_counts_and_sizes(tmp_path, picture):
     ]
 
 
-def test_describe_speaks_of_damage_and_of_nothing(tmp_path, picture):
+def test_describe_reports_damage_and_empty_parts(tmp_path, picture):
     picture(tmp_path / "cat" / "0.png")
     (tmp_path / "cat" / "0.png").write_bytes(b"x")
     train, test = describe("folder", tmp_path).splitlines()[1:]
@@ -130,3 +134,58 @@ def test_describe_counts_classes(tmp_path, picture):
     for name in ("a", "b"):
         picture(tmp_path / "images" / f"{name}.png")
     assert "not as published: 1 classes instead of 100" in describe("mini_imagenet", tmp_path)
+
+
+# A data set of another package
+
+
+@pytest.fixture
+def dots():
+    """A registered data set that needs no files, unless it is given a folder: then its one image is there."""
+
+    @DATASETS.register("dots")
+    def load_dots(root=None, size=4):
+        count = 6 if root is None else len(list(root.glob("*.png")))
+        images = Images.of(ArrayPixels(np.zeros((count, size, size, 3), np.uint8), "dot"), [0] * count)
+        return Dataset(images, images.select([]), ("dot",), "dots")
+
+    yield "dots"
+    DATASETS.unregister("dots")
+
+
+def test_a_registered_data_set_is_loaded_and_described(dots, tmp_path, picture):
+    assert len(load(dots).train) == 6
+    assert describe(dots, size=5).splitlines() == [
+        "dots: 1 classes",
+        "  train  6 images of 1 classes, 6 per class; 5 pixels wide, 5 high",
+        "  test   no images",
+    ]
+    picture(tmp_path / "0.png")
+    assert len(load(dots, tmp_path).train) == 1
+    assert describe(dots, tmp_path).startswith(f"dots in {tmp_path}: 1 classes\n")
+    assert prepare(load(dots), Resize(2), tmp_path / "cache", quiet=True).train.pixels.array.shape == (6, 2, 2, 3)
+
+
+def test_a_registered_data_set_is_listed_and_cannot_be_downloaded(dots, tmp_path):
+    with pytest.raises(DataError, match=r"Installed: .*dots\.$"):
+        load("xyzzy")
+    with pytest.raises(DataError, match=r"^dots: no address to download it from is known\. Put its files into"):
+        download(dots, tmp_path)
+
+
+def test_a_registered_data_set_whose_files_are_needed(tmp_path):
+    @DATASETS.register("needy")
+    def load_needy(root):
+        raise AssertionError(root)
+
+    try:
+        with pytest.raises(DataError, match="needy: where are its files"):
+            load("needy")
+    finally:
+        DATASETS.unregister("needy")
+
+
+@pytest.mark.parametrize("module", [fscil.data, cache])
+def test_the_examples_are_true(module):
+    failed, tried = doctest.testmod(module)
+    assert (failed, tried > 0) == (0, True)

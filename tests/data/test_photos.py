@@ -11,7 +11,7 @@ from fscil.data import photos
 from fscil.data.images import Resize
 from fscil.errors import BadImageError, DataError, HugeImageError
 
-ROOM = Resize(20)
+SMALL = Resize(20)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
 
 
@@ -30,32 +30,32 @@ def every_way(tmp_path):
 
 
 def test_every_way_gives_the_same_photo(every_way):
-    found = [photos.load(source, ROOM) for source in every_way]
+    found = [photos.load(source, SMALL) for source in every_way]
     wanted = np.asarray(Image.fromarray(PIXELS).resize((30, 20), Image.Resampling.BILINEAR))
     for loaded in found:
         np.testing.assert_array_equal(loaded.pixels, wanted)
     assert len({loaded.digest for loaded in found}) == 1
     for source in every_way:
-        np.testing.assert_array_equal(photos.pixels(source, ROOM), wanted)
+        np.testing.assert_array_equal(photos.pixels(source, SMALL), wanted)
 
 
 def test_where_a_photo_came_from(every_way):
     path = str(every_way[0])
-    assert [photos.load(source, ROOM).source for source in every_way] == [path, path, "bytes", path, "image", "array"]
+    assert [photos.load(source, SMALL).source for source in every_way] == [path, path, "bytes", path, "image", "array"]
 
 
 def test_a_name_that_is_no_unicode_can_be_written_down(tmp_path):
     path = tmp_path / os.fsdecode(b"caf\xe9.png")
     path.write_bytes(stored(Image.fromarray(PIXELS)))
-    assert photos.load(path, ROOM).source.encode().endswith(rb"caf\udce9.png")
+    assert photos.load(path, SMALL).source.encode().endswith(rb"caf\udce9.png")
 
 
 def test_the_digest_is_of_the_full_picture(every_way):
     assert photos.load(PIXELS, Resize(8)).digest == photos.load(PIXELS, Resize()).digest
     other = PIXELS.copy()
     other[39, 59, 2] ^= 1
-    assert photos.load(other, ROOM).digest != photos.load(PIXELS, ROOM).digest
-    assert photos.load(PIXELS.reshape(60, 40, 3), ROOM).digest != photos.load(PIXELS, ROOM).digest
+    assert photos.load(other, SMALL).digest != photos.load(PIXELS, SMALL).digest
+    assert photos.load(PIXELS.reshape(60, 40, 3), SMALL).digest != photos.load(PIXELS, SMALL).digest
 
 
 @pytest.mark.parametrize("as_file", [True, False])
@@ -65,7 +65,7 @@ def test_a_photo_is_turned_upright(as_file):
     content = stored(Image.fromarray(np.rot90(PIXELS)), exif=turned)
     source = content if as_file else Image.open(io.BytesIO(content))
     np.testing.assert_array_equal(photos.pixels(source, Resize()), PIXELS)
-    assert photos.load(source, ROOM).digest == photos.load(PIXELS, ROOM).digest
+    assert photos.load(source, SMALL).digest == photos.load(PIXELS, SMALL).digest
 
 
 def test_what_is_transparent_is_white():
@@ -97,7 +97,7 @@ def test_the_thumbnail_is_a_small_jpeg():
 )
 def test_what_is_no_photo(source, what):
     with pytest.raises(BadImageError, match=what):
-        photos.load(source, ROOM)
+        photos.load(source, SMALL)
 
 
 def test_a_strip_that_would_grow_huge_is_named(tmp_path):
@@ -109,7 +109,7 @@ def test_a_strip_that_would_grow_huge_is_named(tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match=r"gone\.jpg: cannot be read \(No such file"):
-        photos.load(tmp_path / "gone.jpg", ROOM)
+        photos.load(tmp_path / "gone.jpg", SMALL)
 
 
 def test_one_or_many():

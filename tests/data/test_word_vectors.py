@@ -139,15 +139,13 @@ def test_classes_without_a_vector_are_named(table):
 @pytest.mark.parametrize(
     ("line", "number"), [("dog 1 x 3", 3), ("dog 1 2", 3), ("dog 1 nan 3", 3), ("dog 1 2 1e999", 3), ("dog", 3)]
 )
-def test_a_damaged_line_is_told(table, line, number):
+def test_a_damaged_line_is_reported(table, line, number):
     path = table("ant 1 2 3", "bee 1 2 3", line, "cat 1 2 3")
-    with pytest.raises(
-        DataError, match=rf"vectors\.txt: line {number} is not a name and 3 numbers\. Mend or remove it"
-    ):
+    with pytest.raises(DataError, match=rf"vectors\.txt: line {number} is not a name and 3 numbers\. Fix or remove it"):
         load_word_vectors(path, ["cat", "dog"])
 
 
-def test_a_file_cut_short_is_told(table):
+def test_a_truncated_file_is_reported(table):
     path = table(*(f"word{place} 1 2 3" for place in range(150)), "last 1")
     with pytest.raises(DataError, match="line 151 is not a name and 3 numbers"):
         load_word_vectors(path, ["word0"])

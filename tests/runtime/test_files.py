@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and nothing that was damaged is believed."""
+"""Files are replaced atomically, and damage is detected."""
 
 import errno
 import json

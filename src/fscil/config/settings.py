@@ -19,18 +19,18 @@ class DataConfig:
     """Which images, and how they are stored once decoded."""
 
     name: str = "folder"
-    resize: Annotated[int | tuple[int, int] | None, PIXELS] = None  # short side, or height and width, or as it is
+    resize: Annotated[int | tuple[int, int] | None, PIXELS] = None  # short side; height and width; none: unchanged
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     statistics: Literal["auto", "cifar10", "imagenet"] = "auto"  # auto: the pretrained network's own, else cifar10
     test_share: Annotated[float, Between(0, 1, exclusive=True)] = (
         0.2  # held out per class where a folder has no test part
     )
-    word_vectors: str = ""  # file with a vector per class name, for the methods that use what names mean
+    word_vectors: str = ""  # file with a vector per class name, for methods that use the meaning of class names
 
 
 @dataclass(frozen=True)
 class ProtocolConfig:
-    """Which classes come when."""
+    """Which classes each session has."""
 
     base_classes: Annotated[int | None, Between(1, 10**6)] = None  # none: 60% of the classes
     way: Count = 5
@@ -42,12 +42,12 @@ class ProtocolConfig:
 
 @dataclass(frozen=True)
 class ViewsConfig:
-    """How a training image is varied."""
+    """Augmentation: how the views of a training image are made."""
 
     count: Annotated[int, Between(1, 1000)] = 2
     size: Annotated[int, PIXELS] = 32
     first_size: Annotated[int | None, PIXELS] = None  # of the first views: smaller ones cost less; none: size
-    grown: Share = 0.5  # share of training after which they have the full size
+    grown: Share = 0.5  # share of training after which views have their full size
     scale: tuple[float, float] = (0.2, 1.0)
     ratio: Annotated[tuple[float, float], Between(0, FLOAT32)] = (3 / 4, 4 / 3)
     flip: Share = 0.5
@@ -94,7 +94,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How base training goes."""
+    """Base training: optimiser, schedule, choice of the result."""
 
     epochs: CountOrZero = 100
     batch: Annotated[int, Between(2, 10**6)] = 128
@@ -116,7 +116,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class IncrementalConfig:
-    """How the compared systems that go on training learn a session; ALICE does not train then."""
+    """Training in sessions, by the compared systems that do so; ALICE does not."""
 
     steps: CountOrZero = 100  # per session; docs/methods.md says which systems take more
     batch: Count = 128

@@ -1,7 +1,7 @@
 """Decoded images kept in one memory-mapped file per data set and size, so that no epoch decodes a JPEG again.
 
-Such a file is a mark, the pixels of one image after the other, a JSON index, and a tail of fixed length that guards the
-index. The index comes last because sizes and damage are known only when everything has been decoded.
+Such a file is a magic number, the pixels of one image after the other, a JSON index, and a trailer with the index's
+length and checksum. The index comes last because sizes and damaged images are known only after decoding.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ from fscil.runtime.files import replacing
 from fscil.runtime.progress import ProgressBar
 from fscil.runtime.text import first_few
 
-MARK = b"fscil pixels 1\n\n"  # another number when files are laid out, or images decoded, in another way
-TAIL = struct.Struct("<Q32s")  # length of the index, its SHA-256
+MAGIC = b"fscil pixels 1\n\n"  # the number changes with the layout, and with how images are decoded
+TRAILER = struct.Struct("<Q32s")  # length of the index, its SHA-256
 CHUNK = 4  # images per task: few, because a window of tasks is in memory
 WORKERS = min(8, max(2, os.cpu_count() or 1))
 DAY = 86400.0
@@ -76,7 +76,7 @@ class RaggedPixels:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """What became of a pixel store: its good images, and what is wrong with the others."""
+    """A decoded pixel store: its good images, and what is wrong with the others."""
 
     pixels: Pixels
     place: Ints  # (n,) row in the original store -> row in pixels
@@ -86,7 +86,35 @@ class _Decoded:
 def prepare(dataset: Dataset, resize: Resize, folder: Path | None = None, quiet: bool = False) -> Dataset:
     """The data set with every image decoded and resized once; from then on its pixels are mapped from the cache.
 
-    An image that cannot be decoded is left out with a warning, but in the test part of a benchmark it stops the run.
+    Parameters
+    ----------
+    dataset : Dataset
+        As `fscil.data.load` returns it.
+    resize : Resize
+        The size at which images are stored.
+    folder : Path, optional
+        Of the cache; by default $FSCIL_CACHE, or fscil's folder among the system's caches.
+    quiet : bool
+        Show no progress.
+
+    Returns
+    -------
+    Dataset
+        Without the images that cannot be decoded, of which an FscilWarning says how many and which.
+
+    Raises
+    ------
+    DataError
+        Where no image can be decoded, or one in the test part of a published data set cannot.
+    StoreError
+        Where the cache cannot be written.
+
+    Examples
+    --------
+    >>> from fscil.data import Resize, load, prepare
+    >>> small = prepare(load("glyphs"), Resize((16, 16)), quiet=True)
+    >>> small.train.pixels.read(small.train.rows[:2]).shape
+    (2, 16, 16, 3)
     """
     folder = folder or cache_folder()
     train = _decoded(dataset.train.pixels, resize, folder, dataset.name, "train", quiet)
@@ -95,11 +123,11 @@ def prepare(dataset: Dataset, resize: Resize, folder: Path | None = None, quiet:
     else:
         test = _decoded(dataset.test.pixels, resize, folder, dataset.name, "test", quiet)
     if dataset.benchmark:
-        _refuse_bad(dataset, test)
+        _require_decoded(dataset, test)
     return replace(dataset, train=_good(dataset, "train", train), test=_good(dataset, "test", test))
 
 
-def _refuse_bad(dataset: Dataset, decoded: _Decoded) -> None:
+def _require_decoded(dataset: Dataset, decoded: _Decoded) -> None:
     bad = [row for row in dataset.test.rows.tolist() if row in decoded.bad]
     if bad:
         names = first_few([dataset.test.pixels.name(row) for row in bad])
@@ -111,7 +139,7 @@ def _refuse_bad(dataset: Dataset, decoded: _Decoded) -> None:
 
 
 def _good(dataset: Dataset, part: str, decoded: _Decoded) -> Images:
-    """A part of the data set over its decoded images, less those that could not be decoded."""
+    """A part of the data set over its decoded images, without those that could not be decoded."""
     images: Images = getattr(dataset, part)
     lost = np.isin(images.rows, list(decoded.bad))
     if lost.any():
@@ -178,28 +206,28 @@ def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
         with path.open("rb") as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(0)
-            mark = file.read(len(MARK))
-            file.seek(length - TAIL.size)
-            index_length, digest = TAIL.unpack(file.read())
-            file.seek(length - TAIL.size - index_length)
+            magic = file.read(len(MAGIC))
+            file.seek(length - TRAILER.size)
+            index_length, digest = TRAILER.unpack(file.read())
+            file.seek(length - TRAILER.size - index_length)
             text = file.read(index_length)
-        if mark != MARK or hashlib.sha256(text).digest() != digest:
+        if magic != MAGIC or hashlib.sha256(text).digest() != digest:
             return None
         index = json.loads(text)
     except (OSError, ValueError, OverflowError, struct.error):
         return None
     sizes = np.array(index["sizes"], np.int64).reshape(-1, 2)
     ends = np.cumsum(sizes.prod(axis=1) * 3)
-    total = length - len(MARK) - index_length - TAIL.size
+    total = length - len(MAGIC) - index_length - TRAILER.size
     if index["key"] != key or total != ends[-1]:
         return None
     bad = {int(row): what for row, what in index["bad"]}
-    if reads_heic() and any(what.endswith(HEIC_ADVICE) for what in bad.values()):  # the extra came later
+    if reads_heic() and any(what.endswith(HEIC_ADVICE) for what in bad.values()):  # the extra was installed since
         return None
     good = np.ones(len(pixels), bool)
     good[list(bad)] = False
     names = [pixels.name(row) for row in np.flatnonzero(good).tolist()]
-    flat = np.memmap(path, np.uint8, "r", len(MARK), (total,))
+    flat = np.memmap(path, np.uint8, "r", len(MAGIC), (total,))
     if (sizes == sizes[0]).all():
         images: Pixels = ArrayPixels(flat.reshape(len(sizes), *sizes[0], 3), names=names)
     else:
@@ -209,9 +237,9 @@ def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
 
 def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quiet: bool) -> None:
     """Decode everything into the file, one window of images in memory at a time."""
-    for left in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
-        if time.time() - left.stat().st_mtime > DAY:
-            left.unlink(missing_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
+        if time.time() - leftover.stat().st_mtime > DAY:
+            leftover.unlink(missing_ok=True)
     sizes: list[tuple[int, ...]] = []
     bad: list[tuple[int, str]] = []
     with (
@@ -219,7 +247,7 @@ def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quie
         ThreadPoolExecutor(WORKERS) as pool,
         ProgressBar(what, len(pixels), quiet=quiet) as bar,
     ):
-        file.write(MARK)
+        file.write(MAGIC)
         for row, image in enumerate(_images(pool, pixels, resize)):
             if isinstance(image, str):
                 bad.append((row, image))
@@ -230,11 +258,11 @@ def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quie
         if not sizes:
             raise DataError(f"None of {len(pixels)} images can be decoded (the first: {bad[0][1]}).")
         index = json.dumps({"key": key, "sizes": sizes, "bad": bad}).encode()
-        file.write(index + TAIL.pack(len(index), hashlib.sha256(index).digest()))
+        file.write(index + TRAILER.pack(len(index), hashlib.sha256(index).digest()))
 
 
 def _images(pool: ThreadPoolExecutor, pixels: Pixels, resize: Resize) -> Iterator[Bytes | str]:
-    """Every image in order, or what is wrong with it; Pillow lets the threads work side by side."""
+    """Every image in order, or what is wrong with it; Pillow releases the GIL while it decodes."""
 
     def task(rows: range) -> list[Bytes | str]:
         return [_image(pixels, row, resize) for row in rows]

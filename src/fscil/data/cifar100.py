@@ -118,7 +118,7 @@ def _unpickle(part: str, content: bytes, path: Path) -> dict[str, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits what an array of numbers is made of, and of itself plain containers; anything else could run code."""
+    """Allows numpy arrays and plain containers; anything else in a pickle could run code."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):

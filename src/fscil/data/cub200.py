@@ -49,13 +49,11 @@ def _numbers(path: Path, keys: list[str], fetch: str) -> Ints:
     """(n,) the values of a file of whole numbers, in the order of these image numbers."""
     column = _column(path, fetch)
     if column.keys() != set(keys):
-        raise DataError(
-            f"{path} speaks of {len(column)} images, images.txt of {len(keys)}, or of other ones. {fetch} both."
-        )
+        raise DataError(f"{path} lists {len(column)} images, images.txt {len(keys)}, or other ones. {fetch} both.")
     try:
         return np.array([int(column[key]) for key in keys], np.int64)
     except ValueError:
-        raise DataError(f"{path}: has values that are not whole numbers. {fetch} it anew.") from None
+        raise DataError(f"{path}: has values that are not whole numbers. {fetch} it again.") from None
 
 
 def _class_names(paths: list[str], labels: Ints, home: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a data set folder holds, in words: counts per part, image sizes, and how it differs from what was published."""
+"""A text about a data set: images per part and class, their sizes, and differences from the published numbers."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fetch a data set from its home: resumed where it stopped, verified, and put in place whole."""
+"""Download a data set from its official address: resumable, verified by checksum, put in place atomically."""
 
 import http.client
 import tarfile
@@ -17,8 +17,8 @@ from fscil.errors import DataError, StoreError
 from fscil.runtime.files import digest_of_file
 from fscil.runtime.progress import ProgressBar
 
-PIECE = 1 << 18  # bytes read at a time
-TIMEOUT = 60.0  # seconds without a sign of life
+CHUNK = 1 << 18  # bytes read at a time
+TIMEOUT = 60.0  # seconds to connect, and between two reads
 AGAIN = "Run the same command again to continue where it stopped."
 
 
@@ -36,7 +36,7 @@ SOURCES = {
         "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"
     ),
 }
-ELSEWHERE = {
+NOT_DOWNLOADABLE = {
     "folder": "folder: holds your own images, there is nothing to download.",
     "glyphs": "glyphs: comes with fscil, there is nothing to download.",
     "mini_imagenet": f"mini_imagenet: cannot be downloaded. {mini_imagenet.ORIGIN}",
@@ -44,10 +44,11 @@ ELSEWHERE = {
 
 
 def download(name: str, root: str | Path, quiet: bool = False) -> None:
-    """Fetch what root lacks of this data set; nothing is done where it is complete."""
+    """Download what root lacks of this data set; nothing is done where it is complete."""
     DATASETS[name]  # an unknown name is an error
     if name not in SOURCES:
-        raise DataError(ELSEWHERE[name])
+        unknown = f"{name}: no address to download it from is known. Put its files into {root} yourself."
+        raise DataError(NOT_DOWNLOADABLE.get(name, unknown))
     source, root = SOURCES[name], Path(root).expanduser()
     if _complete(name, root):
         return
@@ -79,27 +80,27 @@ def _is_cub(root: Path) -> bool:
 
 
 def _fetch(name: str, source: Source, archive: Path, quiet: bool) -> None:
-    """The archive, verified; what has arrived of it is kept beside it until it is whole."""
+    """The archive, verified; what has arrived is kept in a .part file until it is complete."""
     part = archive.with_name(f"{archive.name}.part")
     done = part.stat().st_size if part.exists() else 0
     with _network(f"{name}: {source.url}", archive):
-        answer = _ask(source.url, done)
-    if answer is not None:
-        with answer:
-            _receive(name, answer, part, done, archive, quiet)
+        response = _request(source.url, done)
+    if response is not None:
+        with response:
+            _receive(name, response, part, done, archive, quiet)
     found = digest_of_file(part, "md5")
     if found != source.md5:
         part.unlink()
         raise DataError(
             f"{name}: what {source.url} sent has the checksum {found}, published is {source.md5}. It was deleted. "
-            "Run the same command again to start anew."
+            "Run the same command again to start from the beginning."
         )
     part.replace(archive)
 
 
 @contextmanager
 def _network(what: str, archive: Path) -> Iterator[None]:
-    """Around talk with the server alone, so that a full disk is not taken for a broken line."""
+    """Around network calls only, so that a full disk is not reported as a network error."""
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
@@ -107,40 +108,40 @@ def _network(what: str, archive: Path) -> Iterator[None]:
         raise DataError(f"{what}: {str(error) or type(error).__name__}. {advice}") from error
 
 
-def _ask(url: str, start: int) -> http.client.HTTPResponse | None:
-    """The answer with the bytes from start on; None if there are no more."""
+def _request(url: str, start: int) -> http.client.HTTPResponse | None:
+    """The response with the bytes from start on; None if there are no more."""
     headers = {"User-Agent": f"fscil/{__version__}"} | ({"Range": f"bytes={start}-"} if start else {})
     request = urllib.request.Request(url, headers=headers)
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             return None
         raise
-    return answer
+    return response
 
 
-def _receive(name: str, answer: http.client.HTTPResponse, part: Path, done: int, archive: Path, quiet: bool) -> None:
-    resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-    done = done if resumed else 0  # a server that knows no ranges starts from the beginning
-    length = answer.headers.get("Content-Length")
+def _receive(name: str, response: http.client.HTTPResponse, part: Path, done: int, archive: Path, quiet: bool) -> None:
+    resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
+    done = done if resumed else 0  # a server without range requests starts from the beginning
+    length = response.headers.get("Content-Length")
     total = done + int(length) if length else 0
     with part.open("ab" if resumed else "wb") as file, ProgressBar(f"{name}: bytes", total, done, quiet) as bar:
         while True:
             with _network(name, archive):
-                piece = answer.read(PIECE)
-            if not piece:
+                chunk = response.read(CHUNK)
+            if not chunk:
                 break
-            file.write(piece)
-            done += len(piece)
-            bar.advance(len(piece))
-    if done < total:  # a line that is cut looks like an end
+            file.write(chunk)
+            done += len(chunk)
+            bar.advance(len(chunk))
+    if done < total:  # a connection that is cut looks like the end
         raise DataError(f"{name}: the connection ended after {done} of {total} bytes. {AGAIN}")
 
 
 def _unpack(archive: Path, home: Path, quiet: bool) -> None:
-    """Unpack beside home, then take its place; where home exists, its files are replaced one by one."""
+    """Unpack beside home, then rename to it; where home exists, its files are replaced one by one."""
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{cub200.FOLDER}.") as beside:
         try:
             _extract(archive, Path(beside), quiet)

@@ -25,9 +25,9 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
     places = parts(root)
     train = _some_classes(root, places.get("train", root))
     test = _classes(root, places["test"]) if "test" in places else {}
-    if strange := sorted(test.keys() - train.keys()):
+    if unknown := sorted(test.keys() - train.keys()):
         raise DataError(
-            f"folder: test/ has classes that train/ has not: {first_few(strange)}. Add training images of them."
+            f"folder: test/ has classes that train/ has not: {first_few(unknown)}. Add training images of them."
         )
     if not test:
         test = {name: _held_out(files, test_share, seed) for name, files in train.items()}
@@ -75,7 +75,7 @@ def parts(root: Path) -> dict[str, Path]:
 
 
 def _subfolders(root: Path) -> dict[str, Path]:
-    """Visible folders by name; a link back to where we are would make one class of everything."""
+    """Visible folders by name; a link to a folder above would make one class of everything."""
     here = root.resolve()
     paths = {name: root / name for name in _names(root) if not name.startswith(".")}
     return {name: path for name, path in paths.items() if path.is_dir() and not here.is_relative_to(path.resolve())}
@@ -96,7 +96,7 @@ def _some_classes(root: Path, part: Path) -> Files:
 
 
 def _classes(root: Path, part: Path) -> Files:
-    """The images of each class, in order of their paths. Names are composed Unicode, as a Mac writes them otherwise."""
+    """The images of each class, in order of their paths. Names are composed Unicode (NFC): macOS decomposes them."""
     suffixes = SUFFIXES + HEIC_SUFFIXES if reads_heic() else SUFFIXES
     classes: Files = {}
     skipped: list[str] = []
@@ -137,7 +137,7 @@ def _raise(error: OSError) -> None:
 
 
 def _held_out(files: list[str], share: float, seed: int) -> list[str]:
-    """The images whose seeded hash is smallest, so that adding a class or an image hardly moves the others."""
+    """The images whose seeded hash is smallest, so that another class or image hardly changes the choice."""
 
     def rank(file: str) -> bytes:
         return hashlib.sha256(f"{seed}/{normalize('NFC', file)}".encode(errors="surrogateescape")).digest()

@@ -54,7 +54,7 @@ LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def load(root: Path | None = None) -> Dataset:
-    """The data set, drawn in a few seconds and kept in root (the user's cache folder if None) for the next time."""
+    """The data set, drawn in a few seconds and cached in root (the user's cache folder if None)."""
     if root is None:
         from fscil.data.cache import cache_folder
 
@@ -66,7 +66,7 @@ def load(root: Path | None = None) -> Dataset:
         try:
             _write(path, pixels)
         except StoreError as error:
-            warnings.warn(f"glyphs: drawn but not kept for the next time. {error}", FscilWarning, stacklevel=2)
+            warnings.warn(f"glyphs: drawn but not cached. {error}", FscilWarning, stacklevel=2)
     classes = np.arange(len(CHARACTERS))
     split = len(classes) * TRAIN_PER_CLASS
     return Dataset(
@@ -79,7 +79,7 @@ def load(root: Path | None = None) -> Dataset:
 
 
 def class_name(character: str) -> str:
-    """Its Unicode name without what goes without saying: "Greek small xi", "Georgian las", "Percent sign"."""
+    """Its Unicode name without "letter": "Greek small xi", "Georgian las", "Percent sign"."""
     return unicodedata.name(character).replace(" LETTER", "").capitalize()
 
 
@@ -98,13 +98,13 @@ def _version() -> str:
         except OSError as error:
             raise DataError(
                 f"glyphs: {path} cannot be read ({error.strerror}). The data set is drawn from the fonts that "
-                "matplotlib brings along; reinstall matplotlib."
+                "come with matplotlib; reinstall matplotlib."
             ) from error
     return found.hexdigest()[:16]
 
 
 def _write(path: Path, pixels: Bytes) -> None:
-    """An .npy file with its SHA-256 at the end, where readers of .npy never look."""
+    """An .npy file followed by its SHA-256, which readers of .npy ignore."""
     content = io.BytesIO()
     np.save(content, pixels, allow_pickle=False)
     with replacing(path) as file:
@@ -113,7 +113,7 @@ def _write(path: Path, pixels: Bytes) -> None:
 
 
 def _read(path: Path) -> Bytes | None:
-    """What _write left; None where there is no file or a damaged one."""
+    """What _write wrote; None where there is no file or a damaged one."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Labelled images: one small type over arrays or files, and the only place that decodes a file.
+"""Labelled images: one small type over arrays or files, and the only place where files are decoded.
 
 Nothing here knows torch. Pixels stay uint8 in height x width x 3 order until they reach the device.
 """
@@ -31,7 +31,7 @@ HEIC_ADVICE = "HEIC photos need an extra. Run: pip install 'fscil[heic]'"
 
 @dataclass(frozen=True)
 class Resize:
-    """How a decoded image is stored: as it is (None), with this short side, or at exactly (height, width)."""
+    """How a decoded image is stored: unchanged (None), with this short side, or at exactly (height, width)."""
 
     size: int | tuple[int, int] | None = None
     interpolation: Interpolation = "bilinear"
@@ -62,7 +62,7 @@ def decode(file: Path | BinaryIO, resize: Resize = AS_IT_IS) -> Bytes:
     if not isinstance(file, Path):
         return _decode(file, "the image", resize)
     try:
-        # Read apart from decoding: a disk that fails must not pass for a damaged image.
+        # Read apart from decoding: a failing disk must not be reported as a damaged image.
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror})") from error
@@ -75,7 +75,7 @@ def reads_heic() -> bool:
 
 
 def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
-    """What Pillow may take the stream for; HEIC is known by its content, as phones give it any name."""
+    """The formats Pillow may try; HEIC is recognised by its content, as phones give it any suffix."""
     start = stream.read(12)
     stream.seek(-len(start), SEEK_CUR)
     if start[4:8] != b"ftyp" or start[8:] not in HEIC_BRANDS:
@@ -163,7 +163,7 @@ class ArrayPixels:
 
 @dataclass(frozen=True, eq=False)
 class FilePixels:
-    """Images decoded from their files each time they are asked for."""
+    """Images decoded from their files at every read."""
 
     root: Path
     paths: Sequence[str]  # relative to root

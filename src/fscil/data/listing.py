@@ -8,7 +8,7 @@ from fscil.errors import DataError
 
 
 class Listing:
-    """Which files are under a root; each folder is read once, so that sixty thousand questions stay cheap."""
+    """Which files are under a root; each folder is read once, so that sixty thousand lookups stay cheap."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -29,13 +29,13 @@ def load(root: Path) -> Dataset:
             f"mini_imagenet: {len(both)} images are in train.csv and in test.csv (first: {first_few(both)})."
         )
     classes = sorted({label for _, label in rows["train"]})
-    if strange := sorted({label for _, label in rows["test"]} - set(classes)):
-        raise DataError(f"mini_imagenet: test.csv has classes that train.csv has not: {first_few(strange)}.")
+    if unknown := sorted({label for _, label in rows["test"]} - set(classes)):
+        raise DataError(f"mini_imagenet: test.csv has classes that train.csv has not: {first_few(unknown)}.")
 
     listing, paths, missing = Listing(root), [], []
     for part, entries in rows.items():
         for name, label in entries:
-            # A name may bring its folder along, as in n01532829/n0153282900000005.jpg.
+            # A name may include its folder, as in n01532829/n0153282900000005.jpg.
             places = (f"{place.format(part=part, label=label)}/{name}" for place in PLACES)
             path = next((path for path in places if path in listing), None)
             paths.append(path or "")

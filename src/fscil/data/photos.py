@@ -26,14 +26,14 @@ THUMBNAIL = 96  # pixels of the longer side
 class LoadedPhoto:
     """A decoded photo and what is kept of it beside its feature."""
 
-    pixels: Bytes  # (h, w, 3), resized as asked
+    pixels: Bytes  # (h, w, 3), resized
     digest: str  # the same for the same picture, whatever its file is called
-    source: str  # where it came from, for people
+    source: str  # where it came from, for display
     thumbnail: bytes  # a small JPEG
 
 
 def load(source: Source, resize: Resize) -> LoadedPhoto:
-    """Decode a photo; its digest is of the upright picture at full size, so another `resize` finds the same."""
+    """Decode a photo. The digest is of the upright picture at full size: the same under any `resize`."""
     full = pixels(source, AS_IT_IS)
     image = resize.apply(Image.fromarray(full), name_of(source))
     digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
@@ -42,7 +42,7 @@ def load(source: Source, resize: Resize) -> LoadedPhoto:
 
 
 def pixels(source: Source, resize: Resize) -> Bytes:
-    """(h, w, 3) uint8, the picture alone: all that a prediction needs."""
+    """(h, w, 3) uint8, without digest and thumbnail: all that a prediction needs."""
     if isinstance(source, bytes):
         return decode(BytesIO(source), resize)
     if isinstance(source, Image.Image):
@@ -59,7 +59,7 @@ def pixels(source: Source, resize: Resize) -> Bytes:
 
 
 def name_of(source: Source) -> str:
-    """Where a photo came from, in words that any file can hold."""
+    """Where a photo came from, as text that can be written as UTF-8."""
     if isinstance(source, bytes):
         return "bytes"
     if isinstance(source, Image.Image):
@@ -68,7 +68,7 @@ def name_of(source: Source) -> str:
         return "array"
     else:
         name = os.fspath(source)
-    return name.encode(errors="backslashreplace").decode()  # a file name need not be Unicode
+    return name.encode(errors="backslashreplace").decode()  # file names need not be Unicode
 
 
 def as_list(images: Source | Sequence[Source] | NDArray[Any]) -> list[Source]:
@@ -81,7 +81,7 @@ def as_list(images: Source | Sequence[Source] | NDArray[Any]) -> list[Source]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The images below a folder, in order of their paths; hidden ones are passed over."""
+    """The images below a folder, in order of their paths; hidden ones are skipped."""
     suffixes = SUFFIXES + HEIC_SUFFIXES
     return sorted(here / name for here, names in walk(folder) for name in images_in(names, suffixes))
 

@@ -16,14 +16,14 @@ from fscil.runtime.text import first_few
 
 Vector = NDArray[np.float32]
 
-LOOK_AHEAD = 100  # lines that tell how many numbers a line has
+LOOK_AHEAD = 100  # first lines, of which most decide how many numbers a line has
 
 
 def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
-    """(classes, d): what a method needs that works with the meaning of names; path is the setting data.word_vectors.
+    """(classes, d): the word vectors of class names, for a method that needs them; path: data.word_vectors.
 
-    "glyphs" is the table that comes with that data set: random directions for the words of its names, long ones for the
-    words that tell the script. It lets the methods run; it knows nothing about how characters look.
+    "glyphs" is the table that comes with that data set: random directions for the words of its names, longer for the
+    words that name a script. It lets the methods run, and holds no information about how characters look.
     """
     if not path:
         raise ConfigError(
@@ -41,7 +41,7 @@ def class_vectors(method: str, path: str, names: Sequence[str]) -> Vector:
 def load_word_vectors(path: Path, names: Sequence[str]) -> Vector:
     """(classes, d): a vector for each name. GloVe's format, or word2vec's with its line of counts at the top.
 
-    A name is looked for as it is, then without a leading number, in lower case and with blanks; of a name of several
+    A name is looked up unchanged, then without a leading number, in lower case and with blanks; of a name of several
     words that has no line of its own, the mean over its words is taken.
     """
     spelt = {name: _words(name) for name in names}
@@ -86,9 +86,9 @@ def _words(name: str) -> list[str]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[bytes], int]]:
-    """Line number, name, what stands in place of the numbers, and how many there should be. Names may hold blanks.
+    """Line number, name, the numbers as text, and how many there should be. Names may hold blanks.
 
-    As bytes: in these files even an odd blank of Unicode's can be a word, and most lines are of no interest.
+    As bytes: in these files even an unusual Unicode space can be a word, and most lines are not needed.
     """
     try:
         with path.open("rb") as file:
@@ -143,10 +143,10 @@ def _numbers(values: Sequence[bytes], size: int, where: str) -> Vector:
 
 def _damaged(where: str, size: int) -> DataError:
     what = f"a name and {size} numbers" if size else "a name and its numbers"
-    return DataError(f"{where} is not {what}. Mend or remove it.")
+    return DataError(f"{where} is not {what}. Fix or remove it.")
 
 
 def check_unchanged(before: Vector, now: Vector) -> None:
-    """Vectors of the same classes: what was learned under others would be read as nonsense."""
+    """A StoreError where the vectors of the same classes have changed: what was learned no longer fits them."""
     if before.shape != now.shape or not np.array_equal(before, now):
-        raise StoreError("the word vectors are not those this was learned with. Give the same file, or start anew.")
+        raise StoreError("the word vectors are not those this was learned with. Give the same file, or train again.")

@@ -1,16 +1,18 @@
 """Networks: backbones that turn an image into a feature, and the heads that training puts on top."""
 
 from fscil.models.backbone import Backbone, parameter_count
-from fscil.models.build import INPUT_STATISTICS, build_backbone, native_statistics
+from fscil.models.build import BACKBONES, INPUT_STATISTICS, backbone_options, build_backbone, native_statistics
 from fscil.models.folding import folded
 from fscil.models.heads import CosineHead, Projection
 from fscil.models.weights import load_weights
 
 __all__ = [
+    "BACKBONES",
     "INPUT_STATISTICS",
     "Backbone",
     "CosineHead",
     "Projection",
+    "backbone_options",
     "build_backbone",
     "folded",
     "load_weights",

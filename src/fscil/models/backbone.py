@@ -1,4 +1,4 @@
-"""What every backbone is: named parts in a row, from images to one feature vector each."""
+"""The type of all backbones: named modules in sequence, from images to one feature vector each."""
 
 from collections import OrderedDict
 
@@ -14,7 +14,7 @@ class Backbone(nn.Sequential):
 
 
 def initialise_convolutions(module: nn.Module) -> None:
-    """He et al.'s normal initialisation by fan-out; BatchNorm starts as the identity by itself."""
+    """He et al.'s normal initialisation by fan-out; BatchNorm is initialised as the identity by torch."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

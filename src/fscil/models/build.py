@@ -25,13 +25,39 @@ INPUT_STATISTICS: dict[str, Statistics] = {
 
 
 def build_backbone(name: str, *, weights: str | Path | None = None, **options: Any) -> Backbone:
-    """The named backbone; without pretrained or given weights it starts from torch's random state.
+    """A backbone by name, with given, pretrained or random weights.
 
-    "resnet18" and "resnet10" (stem="cifar", "half" or "imagenet", width=64), "resnet20" (width=16),
-    "efficientnet_lite0" (pretrained=True) and "timm:NAME" (pretrained=True). A file of weights takes the place of
-    pretrained ones.
+    Parameters
+    ----------
+    name : str
+        One of `BACKBONES`, with these options: "resnet18" and "resnet10" (stem="cifar", "half" or "imagenet",
+        width=64), "resnet20" (width=16), "efficientnet_lite0" (pretrained=True); "timm:NAME" for a network of timm
+        (pretrained=True); or one that a plugin registered.
+    weights : str or Path, optional
+        A file of weights, .safetensors or a state dict saved by torch, instead of pretrained ones.
+    **options
+        Of the backbone.
+
+    Returns
+    -------
+    Backbone
+        Maps normalised images (n, 3, h, w) to features (n, feature_dim). Random weights are drawn from torch's global
+        generator.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name or option, weights that do not fit, and an extra that is not installed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fscil import build_backbone
+    >>> backbone = build_backbone("resnet18", width=8)
+    >>> backbone.feature_dim, backbone(torch.zeros(2, 3, 32, 32)).shape
+    (64, torch.Size([2, 64]))
     """
-    build = partial(_timm_network, name.removeprefix(TIMM)) if name.startswith(TIMM) else BACKBONES[name]
+    build = _builder(name)
     signature = inspect.signature(build)
     for option in options:
         if option not in signature.parameters:
@@ -52,10 +78,20 @@ def build_backbone(name: str, *, weights: str | Path | None = None, **options: A
     return backbone
 
 
+def _builder(name: str) -> Callable[..., Backbone]:
+    return partial(_timm_network, name.removeprefix(TIMM)) if name.startswith(TIMM) else BACKBONES[name]
+
+
+def backbone_options(name: str) -> set[str]:
+    """The options that build_backbone takes for this backbone."""
+    return set(inspect.signature(_builder(name)).parameters)
+
+
 def native_statistics(name: str) -> Statistics | None:
-    """Mean and deviation that the backbone's ImageNet weights want of their input; None where there are none."""
+    """Mean and deviation of the input that the backbone's pretrained weights expect; None where it has none."""
     if not name.startswith(TIMM):
-        return INPUT_STATISTICS.get(name)
+        found: Statistics | None = getattr(BACKBONES[name], "statistics", None)
+        return found or INPUT_STATISTICS.get(name)
     config = _timm().get_pretrained_cfg(name.removeprefix(TIMM))
     return (tuple(config.mean), tuple(config.std)) if config else None
 
@@ -81,8 +117,8 @@ def _timm_network(network_name: str, pretrained: bool = True) -> Backbone:
     try:
         network = timm.create_model(network_name, pretrained=pretrained, num_classes=0)
     except RuntimeError as error:  # an unknown tag, or no weights to be had
-        raise ConfigError(f"{TIMM}{network_name}: timm cannot make it: {error}") from error
-    # Some networks widen their features behind the pooling, and tell that width apart from num_features.
+        raise ConfigError(f"{TIMM}{network_name}: timm cannot build it: {error}") from error
+    # Some networks widen their features after the pooling; num_features is the width before it.
     return Backbone(getattr(network, "head_hidden_size", network.num_features), network=network)
 
 
@@ -96,7 +132,8 @@ def _timm() -> Any:
     return timm
 
 
-# Functions of their options -> Backbone. One of another package registers by an entry point in "fscil.backbones".
+# Functions of their options -> Backbone. Other packages add theirs by an entry point in "fscil.backbones", a plugin by
+# @BACKBONES.register("name"). A function's attribute `statistics`, if it has one, is what native_statistics returns.
 BACKBONES: Registry[Callable[..., Backbone]] = Registry(
     "backbone",
     "fscil.backbones",

@@ -1,4 +1,4 @@
-"""A network for evaluation: BatchNorm with fixed statistics is a linear map, which the convolution before it can do."""
+"""A network for evaluation: BatchNorm with fixed statistics is linear, and is folded into the convolution before it."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -6,19 +6,26 @@ from itertools import pairwise
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fscil.models.efficientnet_lite import InvertedResidual
+from fscil.models.resnet import BasicBlock
+
 
 def folded(network: nn.Module) -> nn.Module:
-    """A copy in which every BatchNorm that stands behind a convolution is part of it. The original stays as it is.
+    """A copy in which every BatchNorm after a convolution is folded into it. The original is not changed.
 
-    Goes by the order of a module's children, which in this package's networks is the order they are called in. That of
-    timm's networks is not known: they are left alone.
+    Only children of modules that call them in the order of their definition are folded; timm's networks are not.
     """
     copy = deepcopy(network).eval()
     if any(name == "network" for name, _ in copy.named_children()):
         return copy
-    for parent in list(copy.modules()):
+    for parent in [module for module in copy.modules() if _calls_in_order(module)]:
         for (first, convolution), (second, norm) in pairwise(list(parent.named_children())):
             if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 setattr(parent, first, fuse_conv_bn_eval(convolution, norm))
                 setattr(parent, second, nn.Identity())
     return copy
+
+
+def _calls_in_order(module: nn.Module) -> bool:
+    """Known of this package's blocks and of plain sequences; a backbone of another package may call as it likes."""
+    return type(module).forward is nn.Sequential.forward or isinstance(module, BasicBlock | InvertedResidual)

@@ -1,4 +1,4 @@
-"""What training puts on top of a backbone: a projection, and a classifier that measures angles."""
+"""Heads on top of a backbone during training: a projection, and a cosine classifier."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Projection(nn.Sequential):
-    """Features (n, in_features) -> (n, out), a two-layer MLP; thrown away after base training.
+    """Features (n, in_features) -> (n, out), a two-layer MLP; discarded after base training.
 
     The linear layers have no bias: the BatchNorm behind each would subtract it again.
     """

@@ -12,7 +12,7 @@ Stem: TypeAlias = Literal["cifar", "half", "imagenet"]
 
 
 class StridedProjection(nn.Conv2d):
-    """A 1x1 convolution with a stride, which is to take every stride-th pixel and convolve those.
+    """A strided 1x1 convolution: takes every stride-th pixel and convolves those.
 
     Done in these two steps because oneDNN's strided 1x1 convolution writes beyond its buffer in the backward pass where
     a channels_last input has fewer channels than a vector register holds: wrong gradients, a crash or a hang.

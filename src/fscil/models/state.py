@@ -32,7 +32,7 @@ def with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def of_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a state that stands under `prefix.`, without it."""
+    """The part of a state under `prefix.`, with the prefix removed."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 

@@ -1,4 +1,4 @@
-"""Weights from a user's file, never trusted: tensors alone are read, and they must fit by name and shape."""
+"""Weights from untrusted files: only tensors are read, and they must fit by name and shape."""
 
 import pickle
 import re
@@ -15,6 +15,7 @@ from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import efficientnet_lite0
 from fscil.models.resnet import Stem, resnet10, resnet18, resnet20
 from fscil.runtime.files import load_tensors
+from fscil.runtime.text import first_few
 
 CLASSIFIERS = ("fc.", "_fc.", "classifier.", "head.", "linear.")
 SAVE_ADVICE = "Save one with torch.save(model.state_dict(), FILE) or as .safetensors."
@@ -24,7 +25,7 @@ WRAPPERS = ("module.", "network.")  # of DataParallel, and of our own round a ti
 def load_weights(module: nn.Module, path: str | Path, label: str) -> None:
     """Fill module, called label in messages, from a .safetensors file or a state dict saved by torch.
 
-    A classifier in the file is passed over. Anything else that is missing, unexpected or of another shape is an error.
+    A classifier in the file is ignored. Anything else that is missing, unexpected or of another shape is an error.
     """
     path = Path(path).expanduser()  # no shell expands the ~ of model.weights=~/file
     expected = module.state_dict()
@@ -40,7 +41,7 @@ def load_weights(module: nn.Module, path: str | Path, label: str) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, without the wrappers that training programs put round a state dict."""
+    """The tensors of a file by name, without the prefixes and wrappers that training programs add."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of weights.")
     content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
@@ -81,7 +82,7 @@ def _read_pickle(path: Path) -> Any:
         raise ConfigError(
             f"{path}: refused: {what}, and a pickle that holds more than tensors may run any program. {SAVE_ADVICE}"
         ) from None
-    # Bytes that are no checkpoint at all, or half of one, end in almost any exception.
+    # torch.load raises almost any exception on files that are no checkpoint, or an incomplete one.
     except Exception as error:
         raise ConfigError(
             f"{path}: not a whole PyTorch file ({type(error).__name__}: {error}). Copy or download it again."
@@ -99,15 +100,11 @@ def _misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> lis
         if key in found and found[key].shape != expected[key].shape
     ]
     reasons = {"missing": missing, "unexpected": unexpected, "of another shape": misshaped}
-    return [f"{len(names)} {reason} ({_first(names)})" for reason, names in reasons.items() if names]
+    return [f"{len(names)} {reason} ({first_few(names)})" for reason, names in reasons.items() if names]
 
 
 def _shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a single number"
-
-
-def _first(names: list[str], limit: int = 3) -> str:
-    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
 
 
 def _fitting_architecture(found: Mapping[str, Tensor]) -> str | None:

@@ -1,1 +1,1 @@
-"""What every part of the program stands on: files, locks, progress, interrupts."""
+"""What all other layers use: files, locks, progress, interrupts, registries, texts of messages."""

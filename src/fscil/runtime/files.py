@@ -1,4 +1,4 @@
-"""How results are written: files that appear whole or not at all, and tensors with a checksum.
+"""How results are written: files that are replaced atomically, and tensors with a checksum.
 
 A file is written under a temporary name, flushed to the disk, then put in place, so that a crash, a full disk or Ctrl-C
 leaves the old one untouched. Tensors are safetensors, everything else is JSON or plain text; nothing is pickled.
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of path when the block ends well, and vanishes when it does not."""
+    """A binary file that replaces path when the block ends, and is removed where it raises."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; a run folder is as readable as the user's umask wants it.
+        # mkstemp makes files private; a run folder follows the user's umask.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename last through a power cut; not every system lets a folder be opened."""
+    """Make a rename survive a power failure; not every system can open a folder."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -76,7 +76,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode(errors="backslashreplace"))  # a file name that is no Unicode must not cost the rest
+    write_bytes(path, text.encode(errors="backslashreplace"))  # a class's folder may have a name that is not Unicode
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -115,7 +115,7 @@ def digest_of_file(path: Path, algorithm: str = "sha256") -> str:
 
 
 def _digest(tensors: Mapping[str, "Tensor"], header: Mapping[str, str]) -> str:
-    """Over the description and every name, shape, type and byte, so that a flipped bit anywhere shows."""
+    """Over the description and every name, shape, type and byte, so that any flipped bit is detected."""
     import torch
 
     found = hashlib.sha256(json.dumps([header.get("schema"), header.get("about")]).encode())
@@ -141,7 +141,7 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str
 
 
 def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
-    """What save_tensors wrote; refuses a torn, tampered or newer file, or another one than that of this sha256."""
+    """What save_tensors wrote; rejects a torn, changed or newer file, and one of another sha256."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -152,7 +152,7 @@ def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tens
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except FileNotFoundError:
         raise StoreError(f"{path}: no such file.") from None
-    except (SafetensorError, OSError, RuntimeError) as error:  # torch's own, when the file goes while it is opened
+    except (SafetensorError, OSError, RuntimeError) as error:  # the last by torch, where the file is removed meanwhile
         raise StoreError(f"{path}: not a whole safetensors file ({error}).") from error
     schema = header.get("schema", "")
     if schema.isdecimal() and int(schema) > SCHEMA:

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits: long work asks whether it should stop where stopping does no harm."""
+"""Deferred Ctrl-C: long work checks whether to stop at points where stopping does no harm."""
 
 import signal
 import threading
@@ -10,21 +10,21 @@ from typing import Any
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
     """Ctrl-C and SIGTERM set the event, so that a step is never cut in half; a second one interrupts at once."""
-    asked = threading.Event()
+    requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield requested
         return
     watched = (signal.SIGINT, signal.SIGTERM)
     previous = {number: signal.getsignal(number) for number in watched}
 
-    def ask(number: int, frame: Any) -> None:
-        asked.set()
+    def request_stop(number: int, frame: Any) -> None:
+        requested.set()
         signal.signal(number, signal.default_int_handler)
 
     for number in watched:
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     try:
-        yield asked
+        yield requested
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

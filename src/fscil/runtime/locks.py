@@ -59,7 +59,7 @@ def serving(folder: Path) -> Iterator[None]:
         with writing(folder):  # so that the last writer has finished, and the next one finds the lock
             if not stack.enter_context(locked(folder / SERVER, wait=False)):
                 raise _is_served(folder)
-            with suppress(StoreError):  # it only tells others who is here
+            with suppress(StoreError):  # only for the messages of others
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
                 write_json(folder / SERVER_INFO, {"pid": os.getpid(), "since": since})
         _served_here.add(me)

@@ -1,4 +1,4 @@
-"""Progress of long work: a live bar on a terminal, a line now and then in a log, nothing when told so."""
+"""Progress of long work: a live bar on a terminal, a line now and then in a log, nothing when quiet."""
 
 import sys
 import time

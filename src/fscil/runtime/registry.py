@@ -1,4 +1,4 @@
-"""Named things that other packages can add to: methods, data sets, backbones and losses.
+"""Objects by name that other packages can add to: methods, data sets, backbones and losses.
 
 What comes with fscil is listed in the code. Installed packages add to it by an entry point in the registry's group, and
 a single file by `register`, once `load_plugin` has imported it:
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Names and what they stand for. `builtin` values may be "module:attribute", imported when asked for."""
+    """Objects by name. Values of `builtin` may be "module:attribute", which is imported on first use."""
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, T | str], error: type[FscilError] = ConfigError):
         """kind: in messages, such as "method". group: of the entry points, such as "fscil.methods"."""
@@ -52,7 +52,7 @@ class Registry(Mapping[str, T], Generic[T]):
         del self._known[name]
 
     def __getitem__(self, name: str) -> T:
-        """What the name stands for; an unknown one is an error that lists what is installed."""
+        """The object of this name; an unknown name is an error that lists what is installed."""
         if name not in self._known:
             point = self._installed.get(name)
             if point is None:
@@ -60,7 +60,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise self._error(f'no {self.kind} named "{name}".{hint} Installed: {", ".join(self)}.')
             try:
                 self._known[name] = point.load()
-            except Exception as error:  # code of others: whatever it raises
+            except Exception as error:  # it runs code of another package
                 package = point.dist.name if point.dist else point.value
                 raise self._error(f'{self.kind} "{name}" of the package {package} cannot be loaded: {error}') from error
         found = self._known[name]

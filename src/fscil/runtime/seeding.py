@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """In this block torch's generator starts from the seed; afterwards it goes on as if the block had not been."""
+    """In this block torch's generator starts from the seed; afterwards its state is what it was before the block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""Words for messages: suggestions, short lists, durations, plurals."""
+"""Texts of messages: suggestions, short lists, durations, plurals."""
 
 import difflib
 from collections.abc import Iterable, Sequence
