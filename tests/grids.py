@@ -1,4 +1,4 @@
-"""Made-up results of a grid, in the files that `fscil bench` and `fscil study` write."""
+"""Made-up results of a grid, in the files that `fscil bench` and `fscil study` write; and a look at their tables."""
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ def session(number, average, base_classes=60, way=5):
 
 
 def accuracy(row, seed, shots, draw, number):
-    """A figure that differs in everything it hangs on."""
+    """A number that differs in everything it depends on."""
     return 0.7 - 0.03 * number - 0.01 * row - 0.004 * seed - 0.002 * (draw + 1) - (0.1 if shots == 1 else 0.0)
 
 
@@ -93,3 +93,14 @@ SWEEPS = tuple(
         + [f"m=0.4 s={s}" for s in (10, 20, 30, 40, 50, 60)]
     )
 )
+
+
+def groups(table):
+    """The cells of a table's rows by the heading above them."""
+    found = {}
+    for kind, cells in table.rows:
+        if kind == "heading":
+            rows = found[cells[0]] = []
+        else:
+            rows.append(list(cells))
+    return found

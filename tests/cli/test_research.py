@@ -14,9 +14,10 @@ import fscil
 from fscil import config
 from fscil.data.images import ArrayPixels, Dataset, Images
 from fscil.experiments import run as experiments
-from fscil.report import tables, to_markdown
+from fscil.report import run_tables
 from fscil.runtime.files import load_tensors
 from fscil.training.run_folder import Run
+from grids import groups
 from helpers import NAMES, SIZE, call, picture, sets, write_images
 
 COMMANDS = ("recipes", "data", "train", "evaluate", "demo")
@@ -171,10 +172,10 @@ def test_evaluate_prints_the_tables_it_writes(capsys, trained):
     said = capsys.readouterr().out
     results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     assert [walk["shots"] for walk in results["walks"]] == [2, 1]
-    for table in tables(results):
+    for table in run_tables(results):
         assert table.title in said
-        assert to_markdown(table) in (trained / "table.md").read_text(encoding="utf-8")
-        for _, rows in table.groups:
+        assert table.markdown(level=3) in (trained / "table.md").read_text(encoding="utf-8")
+        for rows in groups(table).values():
             assert " ".join(rows[0]) in " ".join(said.split())
     for name in ("results.json", "table.md", "predictions.safetensors", "confusion-2-shot.csv", "confusion-1-shot.csv"):
         assert (trained / name).is_file()
@@ -194,10 +195,10 @@ def test_evaluate_unknown_images(capsys, trained):
     assert call("evaluate", trained, "--quiet", "--openset") == 0
     said = capsys.readouterr().out
     results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
-    assert len(tables(results)) == 4
-    for table in tables(results):
+    assert len(run_tables(results)) == 4
+    for table in run_tables(results):
         assert table.title in said
-        assert to_markdown(table) in (trained / "table.md").read_text(encoding="utf-8")
+        assert table.markdown(level=3) in (trained / "table.md").read_text(encoding="utf-8")
 
 
 def test_evaluate_finds_moved_images_when_told(fails, capsys, images, trained, tmp_path):
@@ -226,9 +227,9 @@ def test_ctrl_c_before_the_first_step_can_be_resumed(capsys, monkeypatch, images
         def interrupt(*arguments):
             raise KeyboardInterrupt
 
-        patch.setattr(experiments, "plan", interrupt)
+        patch.setattr(experiments, "describe_training", interrupt)
         assert call(*train(images, tmp_path / "run", *sets())) == 130
-    assert "Stopped; nothing is lost. Go on with: fscil train folder --out" in capsys.readouterr().out
+    assert "Stopped; nothing is lost. Continue with: fscil train folder --out" in capsys.readouterr().out
     assert call("train", "folder", "--out", tmp_path / "run", "--resume", "--quiet", *sets()) == 0
 
 
@@ -242,7 +243,7 @@ def test_demo(capsys, monkeypatch, tmp_path):
         "glyphs", ["train.epochs=1", f"views.size={SIZE}", "model.width=1", "model.projection=4", "mixing.repeats=0"]
     )
     monkeypatch.setattr(config, "load_recipe", lambda name: small)
-    monkeypatch.setattr(experiments, "load_data", lambda config, root, quiet: few)
+    monkeypatch.setattr(experiments, "dataset_of", lambda config, root, quiet: few)
     assert call("demo", "--out", tmp_path / "demo", "--quiet") == 0
     said = capsys.readouterr().out
     assert "glyphs, 8-step 5-way 5-shot" in said
@@ -285,7 +286,13 @@ def test_wrong_checksum(fails, tmp_path):
         ("train.epochs=many", ["train.epochs = 'many'", "expected a whole number"]),
         ("train.epochs", ["expected key=value"]),
         ("protocol.shots=[]", ["protocol.shots is empty"]),
-        ("model.backbone=resnet19", ['There is no backbone "resnet19"', 'did you mean "resnet18"?']),
+        ("method=alise", ['no method named "alise"', 'Did you mean "alice"?', "Installed: alice, finetune"]),
+        ("loss.kind=cosfac", ['no loss named "cosfac"', 'Did you mean "cosface"?', "Installed: cosface, arcface"]),
+        ("data.name=fodler", ['no data set named "fodler"', 'Did you mean "folder"?', "Installed: cifar100"]),
+        (
+            "model.backbone=resnet19",
+            ['no backbone named "resnet19"', 'Did you mean "resnet18"?', "Installed: resnet18"],
+        ),
     ],
 )
 def test_wrong_settings(fails, images, tmp_path, assignment, words):

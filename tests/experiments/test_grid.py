@@ -7,23 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from fscil import data, methods
+from fscil import data
 from fscil.config import load_recipe
 from fscil.data.word_vectors import class_vectors
 from fscil.errors import ConfigError, StoreError
-from fscil.experiments.grid import Cell, Grid, base_key
+from fscil.experiments.cells import Cell
+from fscil.experiments.grid import Grid, base_key
 from fscil.experiments.run import evaluate
 from fscil.experiments.studies import ablation, comparison, default_methods, margin_and_scale
-from fscil.methods import Alice
+from fscil.methods import METHODS, Alice
 from fscil.runtime import progress
 from fscil.runtime.files import load_tensors, save_tensors
 from fscil.training.base_training import plain_recipe
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 from helpers import NAMES, call, sets, small_config, write_images
 
-CPU = torch.device("cpu")
+CPU = Context.on("cpu", quiet=True)
 QUICK = ("train.epochs=1", "incremental.steps=1", "protocol.draw=0")
 
 
@@ -33,7 +34,21 @@ def photos(tmp_path_factory):
 
 
 def grid(out, photos, cells, said=None):
-    return Grid(out, cells, photos, CPU, (said if said is not None else []).append, quiet=True)
+    return Grid(out, cells, photos, CPU, (said if said is not None else []).append)
+
+
+@pytest.fixture
+def register():
+    """METHODS.register, undone after the test."""
+    names = []
+
+    def add(name, method):
+        METHODS.register(name)(method)
+        names.append(name)
+
+    yield add
+    for name in names:
+        METHODS.unregister(name)
 
 
 def results(out, name):
@@ -52,11 +67,11 @@ def trained(out):
 
 
 def test_a_cell_gives_what_train_and_evaluate_give(tmp_path, photos):
-    """The grid is a short way, not another one."""
+    """The grid is a shortcut for them."""
     config = small_config(*QUICK)
     assert grid(tmp_path / "out", photos, [Cell("alice", config)]).run("bench", (2, 1), [0, 1]) == {}
     assert call("train", "folder", "--data", photos, "--out", tmp_path / "run", "--quiet", *sets(*QUICK)) == 0
-    expected = evaluate(Run.open(tmp_path / "run"), photos, CPU, (2, 1), draws=2, quiet=True)
+    expected = evaluate(Run.open(tmp_path / "run"), photos, CPU, (2, 1), draws=2)
     found = results(tmp_path / "out", "alice-seed0")
     walks = [{key: walk[key] for key in ("shots", "draw", "sessions", "pd", "memory")} for walk in found["walks"]]
     assert walks == expected["walks"]
@@ -141,8 +156,8 @@ class Broken(Alice):
         raise ZeroDivisionError("a mistake")
 
 
-def test_a_failing_method_does_not_stop_the_others(tmp_path, photos, monkeypatch, capsys):
-    monkeypatch.setitem(methods.METHODS, "broken", Broken)
+def test_a_failing_method_does_not_stop_the_others(tmp_path, photos, monkeypatch, capsys, register):
+    register("broken", Broken)
     options = ["--data", photos, "--methods", "broken,alice", "--shots", "2", "--out", tmp_path, "--quiet"]
     assert call("bench", "folder", *options, *sets(*QUICK)) == 1
     told = capsys.readouterr()
@@ -267,9 +282,9 @@ def test_seeds_begin_with_the_recipes(tmp_path, photos):
 def test_progress_tells_the_walk(tmp_path, photos, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     cells = comparison(small_config(*QUICK), ["alice", "finetune"], [0])
-    Grid(tmp_path, cells, photos, CPU, [].append).run("bench", (2, 1), [0, 1])
+    Grid(tmp_path, cells, photos, Context.on("cpu"), [].append).run("bench", (2, 1), [0, 1])
     lines = capsys.readouterr().err.splitlines()
-    told = [line.partition(": finetune: ")[0] for line in lines if ": finetune: 1/1" in line]
+    told = [line.partition(": Ft-CNN: ")[0] for line in lines if ": Ft-CNN: 1/1" in line]
     walks = ["2-shot draw 0 (1/4)", "2-shot draw 1 (2/4)", "1-shot draw 0 (3/4)", "1-shot draw 1 (4/4)"]
     assert told == [f"[2/2] finetune, seed 0, {walk}" for walk in walks for _ in range(3)]
 
@@ -395,10 +410,10 @@ def test_methods_that_need_word_vectors_wait_for_them():
     assert "joint" not in default_methods(with_words)
 
 
-def test_a_new_method_says_itself_whether_it_runs_by_default(monkeypatch):
+def test_a_new_method_says_itself_whether_it_runs_by_default(register):
     costly, wordy = type("Costly", (Alice,), {"judged": "last"}), type("Wordy", (Alice,), {"needs_words": True})
     for name, method in {"costly": costly, "wordy": wordy, "plain": Broken}.items():
-        monkeypatch.setitem(methods.METHODS, name, method)
+        register(name, method)
     plain, with_words = load_recipe("cifar100"), load_recipe("cifar100", ["data.word_vectors=some.txt"])
     assert {"costly", "wordy", "plain"} & {*default_methods(plain)} == {"plain"}
     assert {"costly", "wordy", "plain"} & {*default_methods(with_words)} == {"wordy", "plain"}
@@ -414,7 +429,9 @@ def test_the_embedded_data_set_has_vectors_for_its_names():
 
 
 def test_unknown_names_are_told(capsys):
-    with pytest.raises(ConfigError, match="no method named alise"):
+    with pytest.raises(
+        ConfigError, match=r'no method named "alise"\. Did you mean "alice"\? Installed: alice, finetune'
+    ):
         comparison(load_recipe("glyphs"), ["alise"], [0])
     assert call("study", "ablations", "glyphs") == 1
     assert "Known are ablation, margin-scale" in capsys.readouterr().err

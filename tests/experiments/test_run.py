@@ -21,26 +21,29 @@ from fscil.data.images import ArrayPixels, Dataset, Images
 from fscil.errors import ConfigError, DataError, ProtocolError, StoreError
 from fscil.experiments import run as experiments
 from fscil.experiments import sessions
-from fscil.methods import METHODS, Alice
-from fscil.methods.cec import Cec
-from fscil.models import build_backbone
+from fscil.experiments.results import departures_from_paper
+from fscil.methods import METHODS
+from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES
 from fscil.protocol import Protocol, published_draw
-from fscil.report import MEASURES, tables
+from fscil.report import MEASURES, run_tables
 from fscil.runtime.files import load_tensors
-from fscil.training.base_training import BaseNetwork
+from fscil.training.base_training import new_base_network, train_base_network
+from fscil.training.build import base_images, protocol_of
+from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
+from grids import groups
 from helpers import NAMES, SIZE, part, small_config, tiny_dataset, write_images
 
-CPU = torch.device("cpu")
+CPU = Context.on("cpu", quiet=True)
 ORDER = ("鹿", "ant", "lynx", "dög", "bee", "hen", "eel", "cat", "koala", "fox", "ibis")  # without gnu
 CONFIG = small_config(f"protocol.order={json.dumps(ORDER, ensure_ascii=False)}", "train.epochs=3")
 
 
 def train(config, folder, root, say=lambda text: None):
     run = Run.create(folder, config, {"data": str(root)})
-    experiments.train(config, run, root, CPU, say, quiet=True)
+    experiments.train(config, run, root, CPU, say)
     return run
 
 
@@ -64,7 +67,7 @@ def run(trained, tmp_path):
 def evaluated(trained, images, tmp_path_factory):
     """A run evaluated under the published draw and its results."""
     run = Run.open(shutil.copytree(trained.folder, tmp_path_factory.mktemp("evaluated") / "run"))
-    return run, experiments.evaluate(run, images, CPU, quiet=True)
+    return run, experiments.evaluate(run, images, CPU)
 
 
 # Figures from predictions
@@ -119,13 +122,13 @@ def test_every_figure_follows_from_the_predictions(evaluated):
 
 def test_the_table_is_that_of_the_predictions(run, images):
     """Mean and interval over draws, from the predictions to the printed cell."""
-    results = experiments.evaluate(run, images, CPU, shots=(1,), draws=4, quiet=True)
+    results = experiments.evaluate(run, images, CPU, shots=(1,), draws=4)
     assert [walk["draw"] for walk in results["walks"]] == [0, 1, 2, 3]
     predictions, _ = check_against_predictions(run, results)
-    (table,) = tables(results)
+    (table,) = run_tables(results)
     student = 3.182446305284263  # 97.5% point of Student's t with 3 degrees of freedom
     for measure, name in MEASURES.items():
-        row = dict(table.groups)[name][0]
+        row = groups(table)[name][0]
         for session in range(3):
             scores = [
                 naive_scores(
@@ -142,7 +145,7 @@ def test_the_table_is_that_of_the_predictions(run, images):
             else:
                 interval = student * statistics.stdev(scores) / 2
                 printed = re.fullmatch(r"(\d+\.\d) ±(\d+\.\d)", row[1 + session]).groups()
-                # Rounded to a tenth; which way 18.75 goes hangs on the last bit.
+                # Rounded to a tenth; which way 18.75 goes depends on the last bit.
                 expected = 100 * statistics.mean(scores), 100 * interval
                 assert tuple(map(float, printed)) == pytest.approx(expected, abs=0.05 + 1e-9)
     assert len({tuple(predictions[f"1-shot.draw-{draw}.session-2"].tolist()) for draw in range(4)}) > 1
@@ -179,7 +182,7 @@ def cosine(a, b):
 
 def test_predictions_follow_from_the_files(run, images):
     """Without any part of fscil but the network: PNG files, trained weights, class means in loops."""
-    experiments.evaluate(run, images, CPU, shots=(2,), quiet=True)
+    experiments.evaluate(run, images, CPU, shots=(2,))
     predictions, _ = load_tensors(run.folder / "predictions.safetensors")
     backbone = build_backbone("resnet18", width=2)
     backbone.load_state_dict(load_tensors(run.weights)[0])
@@ -230,7 +233,7 @@ def test_the_published_draw_is_the_default_of_benchmarks():
 
 def test_all_prototypes(run, images):
     before = run.config()
-    results = experiments.evaluate(run, images, CPU, prototypes="all", quiet=True)
+    results = experiments.evaluate(run, images, CPU, prototypes="all")
     assert results["prototypes"] == "all"
     check_against_predictions(run, results)
     assert all(step["alternatives"] == {} for walk in results["walks"] for step in walk["sessions"])
@@ -247,7 +250,7 @@ def test_balanced_session_0_stands_beside(evaluated):
 
 
 def test_unknown_images_are_judged_when_asked_for(run, images, evaluated):
-    results = experiments.evaluate(run, images, CPU, quiet=True, openset=True)
+    results = experiments.evaluate(run, images, CPU, openset=True)
     assert json.loads((run.folder / "results.json").read_text(encoding="utf-8")) == results
     for with_, without in zip(results["walks"], evaluated[1]["walks"], strict=True):
         found = [step.pop("openset", None) for step in with_["sessions"]]
@@ -263,7 +266,7 @@ def test_unknown_images_are_judged_when_asked_for(run, images, evaluated):
 
 
 def test_a_number_of_shots_counts_once(run, images):
-    results = experiments.evaluate(run, images, CPU, shots=(1, 2, 1), quiet=True)
+    results = experiments.evaluate(run, images, CPU, shots=(1, 2, 1))
     assert [walk["shots"] for walk in results["walks"]] == [1, 2]
 
 
@@ -280,7 +283,7 @@ def test_results_describe_the_run(evaluated, trained):
 def test_an_unfinished_run_cannot_be_evaluated(tmp_path, images):
     run = Run.create(tmp_path / "run", CONFIG, {})
     with pytest.raises(StoreError, match=r"training is not finished.*--resume"):
-        experiments.evaluate(run, images, CPU, quiet=True)
+        experiments.evaluate(run, images, CPU)
     assert not (run.folder / "results.json").exists()
 
 
@@ -289,19 +292,19 @@ def test_weights_that_were_changed_are_not_used(run, images):
     content[-1] ^= 1
     run.weights.write_bytes(content)
     with pytest.raises(StoreError, match="checksum"):
-        experiments.evaluate(run, images, CPU, quiet=True)
+        experiments.evaluate(run, images, CPU)
 
 
 def test_weights_of_another_architecture_are_not_used(run, images):
     config = run.folder / "config.toml"
     config.write_text(config.read_text(encoding="utf-8").replace("width = 2", "width = 3"), encoding="utf-8")
     with pytest.raises(StoreError, match=r"weights\.safetensors is of another architecture"):
-        experiments.evaluate(run, images, CPU, quiet=True)
+        experiments.evaluate(run, images, CPU)
 
 
 def test_more_shots_than_images_are_refused_by_name(run, images):
     with pytest.raises(ProtocolError, match=r'folder: 4 classes .* \(first: "eel" has 6, needed are 7\)'):
-        experiments.evaluate(run, images, CPU, shots=(7,), quiet=True)
+        experiments.evaluate(run, images, CPU, shots=(7,))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems want Unicode names")
@@ -309,41 +312,38 @@ def test_class_folders_whose_names_are_no_unicode(tmp_path):
     names = tuple(os.fsdecode(name) for name in (b"caf\xe9", b"th\xe9", b"eau", b"vin"))
     root = write_images(tmp_path / "drinks", names=names)
     run = train(small_config("protocol.base_classes=2", "train.epochs=1"), tmp_path / "run", root)
-    results = experiments.evaluate(run, root, CPU, quiet=True)
+    results = experiments.evaluate(run, root, CPU)
     check_against_predictions(run, results)
 
 
 def test_joint_is_judged_at_the_beginning_and_the_end(tmp_path, images):
     """Each look is a training; the bench looks no more often."""
     run = train(small_config("method=joint", "train.epochs=1"), tmp_path / "run", images)
-    results = experiments.evaluate(run, images, CPU, shots=(1,), quiet=True)
+    results = experiments.evaluate(run, images, CPU, shots=(1,))
     assert [step["session"] for step in results["walks"][0]["sessions"]] == [0, 3]
 
 
-@pytest.mark.parametrize("method", ["alice", "finetune", "cec", "joint"])
-def test_images_seen_are_those_that_pass_the_network(method, monkeypatch):
-    """Counted where they pass; of joint's sessions the last, which is a training on everything."""
+@pytest.mark.parametrize("name", ["alice", "finetune", "cec", "joint"])
+def test_images_seen_are_those_that_pass_the_network(name):
+    """Counted where they pass with gradients; of joint's sessions the last, which is a training on everything."""
     passed = []
 
-    def counting(owner, name):
-        plain = getattr(owner, name)
+    def count(module, inputs):
+        if isinstance(module, Backbone) and torch.is_grad_enabled():
+            passed.append(len(inputs[0]))
 
-        def counted(self, images):
-            passed.append(len(images))
-            return plain(self, images)
-
-        monkeypatch.setattr(owner, name, counted)
-
-    counting(BaseNetwork, "forward")
-    counting(Cec, "_encode")
-    config = small_config(f"method={method}", "mixing.repeats=0", "incremental.steps=1")
+    config, kind = small_config(f"method={name}", "mixing.repeats=0", "incremental.steps=1"), METHODS[name]
     dataset, protocol = tiny_dataset(), Protocol(6, 2, 3, shots=2)
-    learner = METHODS[method](config, Trainer(config.train, CPU, quiet=True))
-    base = sessions.base_images(dataset, protocol)
-    learner.fit_base(base, (2,))
-    for _ in sessions.walk(learner, dataset, protocol, judged=(3,)):
-        pass
-    assert experiments.images_seen(config, base, protocol) == sum(passed)
+    base = base_images(dataset, protocol)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        method = kind(config, train_base_network(kind.base_recipe(config), base, CPU), CPU)
+        method.fit_base(base, (2,))
+        if name == "joint":
+            list(sessions.walk(method, dataset, protocol, judged=(3,)))
+    finally:
+        hook.remove()
+    assert kind.images_seen(config, base, protocol) == sum(passed)
 
 
 # Before training
@@ -368,14 +368,14 @@ def test_a_class_without_test_images_is_found_before_training(tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_check_counts_base_and_new_classes():
+def test_base_and_new_classes_need_enough_images():
     counts = [1, 0, 4, 4]
     dataset = Dataset(part(counts, 0), part([1] * 4, 100), NAMES[:4], "tiny")
-    experiments.check(dataset, Protocol(1, 1, 2, order=(0, 2, 3)), (4, 1))
+    experiments.require_enough_images(dataset, Protocol(1, 1, 2, order=(0, 2, 3)), (4, 1))
     with pytest.raises(ProtocolError, match=r'\(first: "bee" has 0, needed are 1\)'):
-        experiments.check(dataset, Protocol(2, 1, 2), (4,))
+        experiments.require_enough_images(dataset, Protocol(2, 1, 2), (4,))
     with pytest.raises(ProtocolError, match=r'2 classes .* \(first: "cat" has 4, needed are 5\)'):
-        experiments.check(dataset, Protocol(1, 1, 2, order=(0, 2, 3)), (1, 5))
+        experiments.require_enough_images(dataset, Protocol(1, 1, 2, order=(0, 2, 3)), (1, 5))
 
 
 def test_missing_weights_name_both_ways_on_and_leave_no_run(tmp_path, images):
@@ -390,7 +390,7 @@ def test_a_run_with_a_past_survives_missing_data(tmp_path, images):
     run = Run.create(tmp_path / "run", config, {})
     run.save("checkpoint", {"x": torch.ones(1)}, {"step": 1, "seconds": 1.0})
     with pytest.raises(DataError):
-        experiments.train(config, run, tmp_path / "nowhere", CPU, lambda text: None, quiet=True)
+        experiments.train(config, run, tmp_path / "nowhere", CPU, lambda text: None)
     assert Run.open(run.folder).has("checkpoint")
 
 
@@ -402,33 +402,27 @@ def test_training_never_reads_a_test_image(tmp_path, monkeypatch):
     dataset = tiny_dataset()
     secret = Images(Secret(dataset.test.pixels.array), dataset.test.labels, dataset.test.rows)
     closed = Dataset(dataset.train, secret, dataset.class_names, "folder")
-    monkeypatch.setattr(experiments, "load_data", lambda config, root, quiet: closed)
+    monkeypatch.setattr(experiments, "dataset_of", lambda config, root, quiet: closed)
     run = train(small_config("train.selection=validation", "train.validation_share=0.3"), tmp_path / "run", None)
     assert run.finished
     assert any("validation" in line for line in run.metrics())
     with pytest.raises(AssertionError, match="a test image was read"):
-        experiments.evaluate(run, None, CPU, quiet=True)
+        experiments.evaluate(run, None, CPU)
 
 
-# The plan
+# What training will do
 
 
-def plan_of(method, dataset, protocol):
-    network = method.network(protocol.base_classes)
-    return experiments.plan(method.config, method.trainer, network, dataset, protocol)
+def description(network_config, dataset, protocol):
+    network = new_base_network(network_config, protocol.base_classes, CPU)
+    base = base_images(dataset, protocol)
+    return experiments.describe_training(network_config, network, base, dataset, protocol, CPU)
 
 
-def method_for(*assignments):
-    config = small_config(*assignments)
-    return Alice(config, Trainer(config.train, CPU, quiet=True))
-
-
-def test_the_plan_says_what_will_be_done(monkeypatch):
-    method = method_for("mixing.repeats=2")
-    dataset, protocol = tiny_dataset(), Protocol(6, 2, 3)
+def test_the_description_says_what_will_be_done(monkeypatch):
     heads = 16 * 8 + 8 * 8 + 2 * 8 + (6 + 15) * 8
     monkeypatch.setattr(Trainer, "estimate", lambda *arguments: 75.0)
-    lines = plan_of(method, dataset, protocol).splitlines()
+    lines = description(small_config("mixing.repeats=2"), tiny_dataset(), Protocol(6, 2, 3)).splitlines()
     assert lines[0] == "tiny: 6 base classes with 36 images, then 3 sessions of 2 classes"
     assert lines[1].endswith(f"parameters in the backbone, {heads} in the heads")
     assert lines[2] == "2 epochs of 4 steps: 8 images, 2 views, 2 mixtures each"
@@ -439,27 +433,28 @@ def test_the_plan_says_what_will_be_done(monkeypatch):
 
 def test_days_on_a_cpu_come_with_advice(monkeypatch):
     monkeypatch.setattr(Trainer, "estimate", lambda *arguments: 5 * 86400.0)
-    text = plan_of(method_for(), tiny_dataset(), Protocol(6, 2, 3))
+    text = description(small_config(), tiny_dataset(), Protocol(6, 2, 3))
     assert "about 5.0 days" in text
     assert "--set model.width=16" in text
     assert "fscil demo" in text
     assert "cifar100_cpu" not in text  # which is for one data set
-    text = plan_of(method_for(), replace(tiny_dataset(), name="cifar100"), Protocol(6, 2, 3))
+    text = description(small_config(), replace(tiny_dataset(), name="cifar100"), Protocol(6, 2, 3))
     assert "fscil train cifar100_cpu" in text
 
 
-def test_the_plan_changes_nothing():
-    method = method_for()
-    before = {name: value.clone() for name, value in method.backbone.state_dict().items()}
-    plan_of(method, tiny_dataset(), Protocol(6, 2, 3))
-    assert all(torch.equal(before[name], value) for name, value in method.backbone.state_dict().items())
+def test_describing_changes_nothing():
+    config, dataset, protocol = small_config(), tiny_dataset(), Protocol(6, 2, 3)
+    network = new_base_network(config, protocol.base_classes, CPU)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    experiments.describe_training(config, network, base_images(dataset, protocol), dataset, protocol, CPU)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
 # Protocols by name
 
 
 def protocol_for(*assignments):
-    return experiments.protocol_of(load_recipe("folder", assignments), tiny_dataset())
+    return protocol_of(load_recipe("folder", assignments), tiny_dataset())
 
 
 def test_classes_may_be_named_in_any_order():
@@ -493,12 +488,12 @@ def test_a_class_in_two_sessions_is_named():
 @pytest.mark.parametrize("name", ["cifar100", "mini_imagenet", "cub200"])
 def test_the_papers_recipe_does_not_depart_from_itself(name):
     harmless = ["train.seed=4", "protocol.shots=[1]", "train.checkpoint_minutes=1"]
-    assert experiments.departures(load_recipe(name, harmless)) == {}
+    assert departures_from_paper(load_recipe(name, harmless)) == {}
 
 
 def test_departures_are_listed_with_both_values():
     config = load_recipe("cifar100", ["model.width=16", "train.epochs=10", "views.scale=[0.5,1.0]"])
-    assert experiments.departures(config) == {
+    assert departures_from_paper(config) == {
         "model.width": [16, 64],
         "train.epochs": [10, 100],
         "views.scale": [[0.5, 1.0], [0.2, 1.0]],
@@ -507,13 +502,13 @@ def test_departures_are_listed_with_both_values():
 
 def test_initial_weights_depart_only_where_the_paper_has_none():
     weights = "model.weights=resnet18.pth"
-    assert experiments.departures(load_recipe("cub200", [weights])) == {}
-    assert experiments.departures(load_recipe("cifar100", [weights])) == {"model.weights": ["resnet18.pth", ""]}
+    assert departures_from_paper(load_recipe("cub200", [weights])) == {}
+    assert departures_from_paper(load_recipe("cifar100", [weights])) == {"model.weights": ["resnet18.pth", ""]}
 
 
 def test_own_data_has_nothing_to_depart_from():
-    assert experiments.departures(small_config()) == {}
-    assert experiments.departures(load_recipe("glyphs", ["train.epochs=1"])) == {}
+    assert departures_from_paper(small_config()) == {}
+    assert departures_from_paper(load_recipe("glyphs", ["train.epochs=1"])) == {}
 
 
 def test_images_smaller_than_the_view_are_enlarged(tmp_path):
@@ -521,7 +516,7 @@ def test_images_smaller_than_the_view_are_enlarged(tmp_path):
     root = write_images(tmp_path / "animals", train=3, test=1, names=NAMES[:4])
     config = small_config("protocol.base_classes=2", "train.epochs=1", f"views.size={2 * SIZE}")
     run = train(config, tmp_path / "run", root)
-    assert len(experiments.evaluate(run, root, CPU, quiet=True)["walks"][0]["sessions"]) == 2
+    assert len(experiments.evaluate(run, root, CPU)["walks"][0]["sessions"]) == 2
 
 
 def test_classes_that_come_later_change_no_earlier_run(tmp_path):
@@ -530,17 +525,17 @@ def test_classes_that_come_later_change_no_earlier_run(tmp_path):
         small_config("protocol.base_classes=none", "protocol.order=[]", "train.epochs=1"), tmp_path / "run", root
     )
     assert run.config().protocol.order == tuple("bcdefg")
-    before = experiments.evaluate(run, root, CPU, quiet=True)
+    before = experiments.evaluate(run, root, CPU)
     write_images(root, names=("a",))
-    after = experiments.evaluate(run, root, CPU, quiet=True)
+    after = experiments.evaluate(run, root, CPU)
     assert after["walks"] == before["walks"]
     assert after["protocol"] == before["protocol"]
 
 
 def test_confusion_is_summed_over_draws_and_leaves_nothing_stale(run, images):
-    experiments.evaluate(run, images, CPU, shots=(2, 1), quiet=True)
+    experiments.evaluate(run, images, CPU, shots=(2, 1))
     one = np.loadtxt(run.folder / "confusion-1-shot.csv", delimiter=",", skiprows=1, usecols=range(1, 11))
-    experiments.evaluate(run, images, CPU, shots=(1,), draws=3, quiet=True)
+    experiments.evaluate(run, images, CPU, shots=(1,), draws=3)
     three = np.loadtxt(run.folder / "confusion-1-shot.csv", delimiter=",", skiprows=1, usecols=range(1, 11))
     assert three.sum() == 3 * one.sum()
     assert sorted(path.name for path in run.folder.glob("confusion-*")) == ["confusion-1-shot.csv"]

@@ -8,17 +8,18 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from fscil.data.images import Dataset
 from fscil.errors import DataError
 from fscil.experiments import sessions
-from fscil.methods import Memory
+from fscil.methods import Memory, Method
 from fscil.openset import SCORES, Evidence
 from fscil.protocol import Protocol, published_draw
+from fscil.training.build import base_images
 from helpers import NAMES, part, tiny_dataset
 
 ORDER = (3, 0, 7, 1, 9, 10, 2, 11, 4, 5, 8, 6)
 PROTOCOL = Protocol(6, 2, 3, shots=2, order=ORDER)
 
 
-class Witness:
-    """A method of the contract that writes down what it is given, and guesses by a rule that tests can repeat."""
+class Witness(Method):
+    """A method that writes down what it is given, and guesses by a rule that tests can repeat."""
 
     def __init__(self):
         self.known, self.taught, self.asked = 6, [], []
@@ -65,7 +66,7 @@ def rows_of(part, classes):
 
 
 def test_the_base_is_every_training_image_of_its_classes(dataset):
-    base = sessions.base_images(dataset, PROTOCOL)
+    base = base_images(dataset, PROTOCOL)
     assert sorted(base.rows.tolist()) == rows_of(dataset.train, ORDER[:6])
     assert all(ORDER[label] == dataset.train.labels[row] for label, row in zip(base.labels, base.rows, strict=True))
     assert base.pixels is dataset.train.pixels
@@ -181,11 +182,11 @@ def test_a_class_without_a_test_image_is_named():
     counts[9] = counts[4] = 0
     dataset = Dataset(part([6] * 12, 0), part(counts, 10_000), NAMES, "tiny")
     with pytest.raises(DataError, match=r"tiny: 1 classes have no test image \(first: 鹿\)"):
-        sessions.test_images(dataset, PROTOCOL, 0)
+        sessions.evaluation_images(dataset, PROTOCOL, 0)
     with pytest.raises(DataError, match=r"2 classes have no test image"):
-        sessions.test_images(dataset, PROTOCOL, 3)
+        sessions.evaluation_images(dataset, PROTOCOL, 3)
     without = Protocol(6, 2, 2, order=(0, 1, 2, 3, 5, 6, 7, 8, 10, 11))
-    assert len(sessions.test_images(dataset, without, 2)) == 30
+    assert len(sessions.evaluation_images(dataset, without, 2)) == 30
 
 
 def test_no_sessions_but_the_base(dataset):

@@ -10,14 +10,13 @@ from scipy import stats
 
 from fscil.config import load_recipe, to_toml
 from fscil.errors import StoreError
-from fscil.experiments.run import departures
+from fscil.experiments.published import paper_ablation, paper_results
+from fscil.experiments.results import departures_from_paper
 from fscil.experiments.studies import ablation, margin_and_scale
-from fscil.report import paper_results, write_report
-from fscil.report.collect import read
-from fscil.report.figures import COLOURS
-from fscil.report.provenance import cross_entropy, provenance
-from fscil.report.provenance import departures as unlike_the_paper
-from fscil.report.tables import paper_ablation
+from fscil.report import write_report
+from fscil.report.collect import read_grid
+from fscil.report.figures import COLOURS, HIGHLIGHT
+from fscil.report.provenance import cross_entropy, departure_list, provenance
 from fscil.runtime.files import read_json, write_json, write_text
 from fscil.training.base_training import plain_recipe
 from grids import ABLATION, SWEEPS, accuracy, write_grid
@@ -83,7 +82,7 @@ def test_the_interval_of_pd_is_its_own(tmp_path):
     write_grid(tmp_path, labels=("alice",), shots=(5,))
     change(tmp_path, "0-seed0", lambda found: found["walks"][1]["sessions"][-1].update(average=0.3))
     drops = [100 * (accuracy(0, 0, 5, 0, 0) - accuracy(0, 0, 5, 0, 8)), 100 * (accuracy(0, 0, 5, 1, 0) - 0.3)]
-    drop = read(tmp_path).rows[0].drop(5)
+    drop = read_grid(tmp_path).rows[0].performance_drop(5)
     assert drop.mean == pytest.approx(statistics.mean(drops))
     assert drop.interval == pytest.approx(stats.t.ppf(0.975, 1) * statistics.stdev(drops) / 2**0.5)
 
@@ -91,16 +90,16 @@ def test_the_interval_of_pd_is_its_own(tmp_path):
 def test_session_0_has_an_interval_over_seeds_only(tmp_path):
     write_grid(tmp_path, labels=("alice",), seeds=(0, 1))
     means = [statistics.mean(100 * accuracy(0, seed, 5, draw, 0) for draw in (0, 1)) for seed in range(2)]
-    figure = read(tmp_path).rows[0].figure(5, 0, "average")
-    assert figure.interval == pytest.approx(stats.t.ppf(0.975, 1) * statistics.stdev(means) / 2**0.5)
+    found = read_grid(tmp_path).rows[0].accuracy(5, 0, "average")
+    assert found.interval == pytest.approx(stats.t.ppf(0.975, 1) * statistics.stdev(means) / 2**0.5)
 
 
 def test_with_several_seeds_the_interval_is_over_seeds(tmp_path):
     write_grid(tmp_path, seeds=(0, 1, 2))
-    figure = read(tmp_path).rows[-1].figure(1, 3, "average")
+    found = read_grid(tmp_path).rows[-1].accuracy(1, 3, "average")
     means = [statistics.mean(100 * accuracy(0, seed, 1, draw, 3) for draw in (0, 1)) for seed in range(3)]
-    assert figure.mean == pytest.approx(statistics.mean(means))
-    assert figure.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(means) / 3**0.5)
+    assert found.mean == pytest.approx(statistics.mean(means))
+    assert found.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(means) / 3**0.5)
 
 
 def test_the_papers_rows_stand_below_ours_with_the_difference(bench):
@@ -127,7 +126,7 @@ def test_the_papers_rows_stand_below_ours_with_the_difference(bench):
 
 
 def test_rows_come_in_the_papers_order(bench):
-    assert [row.label for row in read(bench).rows] == ["joint", "icarl", "cec", "alice"]
+    assert [row.label for row in read_grid(bench).rows] == ["joint", "icarl", "cec", "alice"]
 
 
 def test_a_method_judged_only_at_the_end_has_gaps(bench):
@@ -138,7 +137,9 @@ def test_a_method_judged_only_at_the_end_has_gaps(bench):
 
 
 def test_every_row_tells_how_it_was_made(bench):
-    rows = {cells[0]: cells[1:] for cells in rows_of((bench / "report.md").read_text(), "How these figures were made")}
+    rows = {
+        cells[0]: cells[1:] for cells in rows_of((bench / "report.md").read_text(), "How these results were produced")
+    }
     assert "| images in training before the sessions |" in (bench / "report.md").read_text()
     assert rows["iCaRL"] == [
         "resnet18",
@@ -162,7 +163,7 @@ def test_draws_are_listed_per_number_of_shots(tmp_path):
         found["walks"][0]["draw"] = "published"
 
     change(tmp_path, "0-seed0", other)
-    table = provenance(read(tmp_path))
+    table = provenance(read_grid(tmp_path))
     five, one = table.header.index("draws, 5-shot"), table.header.index("draws, 1-shot")
     assert [(cells[0], cells[five], cells[one]) for _, cells in table.rows] == [
         ("CEC", "0–3, 7", "0–3, 7"),
@@ -180,9 +181,9 @@ def test_every_row_names_its_own_commands(tmp_path):
             walk["command"] = command
 
     change(tmp_path, "2-seed0", each)
-    table = provenance(read(tmp_path))
+    table = provenance(read_grid(tmp_path))
     text = table.markdown()
-    numbers = {row[0]: row[-1] for row in rows_of(text, "How these figures were made")}
+    numbers = {row[0]: row[-1] for row in rows_of(text, "How these results were produced")}
     assert numbers == {"TOPIC": "1", "CEC": "2", "ALICE": "3, 1"}
     commands = dict(re.findall(r"^(\d)\. `(.*)`$", text, re.MULTILINE))
     assert commands == {
@@ -191,6 +192,96 @@ def test_every_row_names_its_own_commands(tmp_path):
         "3": "fscil bench first",
     }
     assert table.html().count("<li><code>fscil") == 3
+
+
+# How methods are shown
+
+
+def shown(title, order, highlighted=False, note=""):
+    return {"title": title, "table_order": order, "highlighted": highlighted, "images_seen_note": note}
+
+
+def test_results_say_how_their_method_is_shown(tmp_path):
+    """Nothing of it need be installed where the report is written."""
+    write_grid(tmp_path, labels=("alice", "mine", "old"), shots=(5,), draws=(0,))
+    change(tmp_path, "0-seed0", lambda found: found.update(shown=shown("A", 3)))
+    change(tmp_path, "1-seed0", lambda found: found.update(shown=shown("My <method>", 2, True, "mine counts double")))
+    results = read_grid(tmp_path)
+    assert [row.title for row in results.rows] == ["My <method>", "A", "old"]  # of the last nothing is known
+    assert [row.label for row in results.highlighted()] == ["mine"]
+    summary, _ = write_report(tmp_path)
+    assert [line.split("  ")[0] for line in summary.splitlines()[3:]] == ["My <method>", "A", "old"]
+    page = (tmp_path / "report.html").read_text()
+    assert "My &lt;method&gt;" in page
+    assert "every view and every mixture is one; mine counts double. " in page
+    assert "A, the paper's own" in (tmp_path / "report.md").read_text()  # the paper's rows go by the method
+
+
+def highlighted_texts(folder, name):
+    """The legend entries of the figure's rows in the highlight colour."""
+    drawing = (folder / "figures" / f"{name}.svg").read_text()
+    legend = drawing.partition('id="legend_1"')[2]
+    entries = re.findall(r"stroke: (#\w{6}).*?<text[^>]*>([^<]*)<", legend, re.DOTALL)
+    return {text for colour, text in entries if colour.lower() == HIGHLIGHT.lower()}
+
+
+def test_a_comparison_highlights_who_asks_for_it_a_study_its_last_row(reported, tmp_path):
+    assert highlighted_texts(reported["bench"][0], "sessions-5") == {"ALICE"}
+    assert highlighted_texts(reported["ablation"][0], "sessions-5") == {"+ class augmentation"}
+    write_grid(tmp_path, "ablation", ABLATION[:3], shots=(5,), draws=(0,))
+    write_report(tmp_path)
+    assert highlighted_texts(tmp_path, "sessions-5") == {ABLATION[2]}
+
+
+def test_a_study_names_the_method_it_is_of(tmp_path):
+    write_grid(tmp_path, "ablation", ABLATION[:2], shots=(5,), draws=(0,))
+    for cell in ("0-seed0", "1-seed0"):
+        change(tmp_path, cell, lambda found: found.update(method="mine", shown=shown("Mine", 1)))
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# CIFAR100: ablation of Mine\n")
+    assert "Each row adds one part of Mine." in text
+    assert [cells[0] for cells in rows_of(text, "How these results were produced")] == list(ABLATION[:2])
+
+
+# Seeds that did not train
+
+
+def at_chance(found):
+    for walk in found["walks"]:
+        for step in walk["sessions"]:
+            step.update(average=0.02, base=0.02, novel=step["novel"] and 0.01, harmonic=step["harmonic"] and 0.015)
+
+
+def test_a_seed_that_did_not_train_is_said_in_words(tmp_path):
+    """Instead of an interval as wide as the scale."""
+    write_grid(tmp_path, labels=("alice", "cec"), seeds=(0, 1, 2), shots=(5,))
+    change(tmp_path, "0-seed1", at_chance)
+    summary, _ = write_report(tmp_path)
+    line = next(line for line in summary.splitlines() if line.startswith("ALICE"))
+    assert line.endswith("  (1 of 3 seeds did not train)")
+    text = (tmp_path / "report.md").read_text()
+    note = '"ALICE": 1 of 3 seeds did not train; the row is of the others.'
+    for heading in ("Class-wise average accuracy, 5-shot", "Harmonic accuracy, 5-shot"):
+        assert note in text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    assert text.count("did not train") == 2
+    row = next(cells for cells in rows_of(text, "Class-wise average accuracy, 5-shot") if cells[0] == "ALICE")
+    means = [statistics.mean(100 * accuracy(0, seed, 5, draw, 0) for draw in (0, 1)) for seed in (0, 2)]
+    half = stats.t.ppf(0.975, 1) * statistics.stdev(means) / 2**0.5
+    assert row[1] == f"{statistics.mean(means):.1f} ±{half:.1f}"
+    matrix = next(row for row in read_grid(tmp_path).rows if row.label == "alice").confusion(5)
+    assert matrix.sum() == 200 * 2 * 2  # two draws of two seeds
+    made = {cells[0]: cells[1:] for cells in rows_of(text, "How these results were produced")}
+    assert made["ALICE"][6] == "0–2"  # the seeds that were run
+
+
+def test_a_row_none_of_whose_seeds_trained_shows_just_that(tmp_path):
+    write_grid(tmp_path, labels=("alice",), seeds=(0, 1), shots=(5,))
+    for cell in ("0-seed0", "0-seed1"):
+        change(tmp_path, cell, at_chance)
+    summary, _ = write_report(tmp_path)
+    assert "did not train" not in summary
+    assert read_grid(tmp_path).rows[0].accuracy(5, 0, "average").mean == pytest.approx(2)
 
 
 # Introduction
@@ -202,7 +293,7 @@ def test_what_any_row_does_unlike_the_paper_is_said(tmp_path):
         more = {"incremental.steps": [40, 100], "method": [name, "alice"]}
         change(tmp_path, cell, lambda found, more=more: found["departures"].update(more))
     change(tmp_path, "1-seed0", lambda found: found["departures"].update({"views.scale": [[0.5, 1.0], [0.2, 1.0]]}))
-    assert unlike_the_paper(read(tmp_path)) == [
+    assert departure_list(read_grid(tmp_path)) == [
         "model.width = 16 (64)",
         'incremental.steps = 40 (100) in all but "ALICE"',
         'views.scale = [0.5, 1.0] ([0.2, 1.0]) in "CEC"',
@@ -218,17 +309,17 @@ def test_what_differs_from_the_paper_stands_at_the_top(bench):
 def settings_of(study, *assignments):
     """What the grid keeps of each row of a study under a recipe that was changed."""
     recipe = load_recipe("cifar100", assignments)
-    return {cell.label: departures(cell.config) for cell in study(recipe, [0])}
+    return {cell.label: departures_from_paper(cell.config) for cell in study(recipe, [0])}
 
 
 @pytest.mark.parametrize(("kind", "study"), [("ablation", ablation), ("margin-scale", margin_and_scale)])
-def test_a_study_as_in_the_paper_confesses_nothing(tmp_path, kind, study):
+def test_a_study_as_in_the_paper_has_no_departures(tmp_path, kind, study):
     kept = settings_of(study)
     write_grid(tmp_path, kind, tuple(kept), shots=(5,), draws=(0,))
     for number, found in enumerate(kept.values()):
         change(tmp_path, f"{number}-seed0", lambda results, found=found: results.update(departures=found))
     assert all(kept[label] for label in list(kept)[:-1])  # rows do switch parts off
-    assert unlike_the_paper(read(tmp_path)) == []
+    assert departure_list(read_grid(tmp_path)) == []
 
 
 def test_rows_of_a_study_are_compared_with_the_same_rows_of_the_papers(tmp_path):
@@ -236,7 +327,7 @@ def test_rows_of_a_study_are_compared_with_the_same_rows_of_the_papers(tmp_path)
     write_grid(tmp_path, "ablation", tuple(kept), shots=(5,), draws=(0,))
     for number, found in enumerate(kept.values()):
         change(tmp_path, f"{number}-seed0", lambda results, found=found: results.update(departures=found))
-    assert unlike_the_paper(read(tmp_path)) == [
+    assert departure_list(read_grid(tmp_path)) == [
         "train.epochs = 10 (100)",
         'train.batch = 128 (512) in all but "+ class augmentation"',
         'loss.margin_warmup = 0.5 (0) in all but "cross-entropy" and "cross-entropy, balanced"',
@@ -297,7 +388,7 @@ def test_a_linear_head_is_another_cross_entropy(tmp_path):
     write_grid(tmp_path, labels=("cec", "topic"), shots=(5,), draws=(0,))
     trained(tmp_path, "base0", load_recipe("cifar100", ["model.head=linear", "loss.kind=softmax"]))
     trained(tmp_path, "base1", plain_recipe(load_recipe("cifar100")))
-    assert cross_entropy(read(tmp_path)) == (
+    assert cross_entropy(read_grid(tmp_path)) == (
         'Base training by cross-entropy in "TOPIC": cosine head, scale 16, no margin. '
         'Base training by cross-entropy in "CEC": linear head.'
     )
@@ -323,12 +414,12 @@ def test_colours_are_seen_on_white(reported):
         assert min(map(contrast, colours)) > 3
 
 
-def test_confusion_matrices_tell_base_and_novel_apart(reported):
+def test_confusion_matrices_show_the_shares_of_base_and_novel(reported):
     folder = reported["bench"][0]
     drawing = ElementTree.parse(folder / "figures" / "confusion-5.svg")
     texts = [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
     expected = []
-    for row in read(folder).rows:
+    for row in read_grid(folder).rows:
         matrix = row.confusion(5)
         for true in (slice(60), slice(60, 100)):
             for predicted in (slice(60), slice(60, 100)):
@@ -339,7 +430,7 @@ def test_confusion_matrices_tell_base_and_novel_apart(reported):
 
 def test_confusion_adds_up_draws_and_seeds(tmp_path):
     write_grid(tmp_path, seeds=(0, 1))
-    matrix = read(tmp_path).rows[-1].confusion(5)
+    matrix = read_grid(tmp_path).rows[-1].confusion(5)
     assert matrix.shape == (100, 100)
     np.testing.assert_array_equal(matrix.sum(1), np.full(100, 8))  # two images of each class, two draws, two seeds
 
@@ -393,9 +484,9 @@ def test_names_are_escaped(tmp_path):
 
 def test_the_summary_has_the_last_session_of_each_row(reported):
     folder, summary = reported["bench"]
-    figure = read(folder).rows[-1].figure(5, 8, "harmonic")
+    found = read_grid(folder).rows[-1].accuracy(5, 8, "harmonic")
     line = next(line for line in summary.splitlines() if line.startswith("ALICE"))
-    assert line.endswith(str(figure))
+    assert line.endswith(str(found))
 
 
 def test_the_same_results_give_the_same_page(tmp_path):

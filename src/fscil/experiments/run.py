@@ -19,7 +19,7 @@ from fscil.protocol import Draw, Protocol
 from fscil.runtime.files import write_json
 from fscil.runtime.text import duration
 from fscil.training.base_training import BaseNetwork, base_step, load_base_network, new_base_network, train_base_network
-from fscil.training.build import base_images, dataset_of, protocol_of
+from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
@@ -32,12 +32,13 @@ def train(config: Config, run: Run, root: Path | None, context: Context, say: Ca
     with run.locked():
         try:
             recipe = installed_base_recipe(config)
+            backbone = backbone_of(recipe)  # before the data: its weights may be missing
             dataset = dataset_of(config, root, context.quiet)
             protocol = protocol_of(config, dataset)
             require_enough_images(dataset, protocol, config.protocol.shots)
             run.replace_config(with_sessions_resolved(config, dataset, protocol))
             base = base_images(dataset, protocol)
-            network = new_base_network(recipe, protocol.base_classes, context)
+            network = new_base_network(recipe, protocol.base_classes, context, backbone)
             say(describe_training(recipe, network, base, dataset, protocol, context))
         except FscilError:
             run.discard_unbegun()
