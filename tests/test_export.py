@@ -107,6 +107,22 @@ def test_every_backbone_comes_through(tmp_path, name):
         np.testing.assert_allclose(found, model.encoder.backbone(images).numpy(), rtol=1e-3, atol=1e-5)
 
 
+def test_batch_norm_is_folded_into_the_exported_convolution(tmp_path):
+    """Weights and biases by the formula of BatchNorm with fixed statistics."""
+    model = tiny()
+    export_onnx(model, tmp_path / "a.onnx", [photo(0, 1)])
+    backbone = model.encoder.backbone
+    factor = backbone.bn.weight / (backbone.bn.running_var + backbone.bn.eps).sqrt()
+    expected = {
+        "weight": (backbone.conv.weight * factor[:, None, None, None]).numpy(),
+        "bias": (backbone.bn.bias - backbone.bn.running_mean * factor).numpy(),
+    }
+    found = [onnx.numpy_helper.to_array(each) for each in onnx.load(tmp_path / "a.onnx").graph.initializer]
+    for name, values in expected.items():
+        same = [each for each in found if each.shape == values.shape and np.allclose(each, values, atol=1e-6)]
+        assert len(same) == 1, name
+
+
 def test_a_run_on_small_images_comes_through(tmp_path):
     """Its data set is stored as it is, photos are not."""
     config = load_recipe("glyphs", [*SMALL, "train.epochs=0", "views.size=32", "protocol.base_classes=3"])

@@ -487,7 +487,7 @@ class Classifier:
         --------
         >>> classifier = Classifier.load("birds.fscil")
         >>> classifier.predict("car.jpg")[0].label
-        'wren'
+        'blue tit'
         >>> found = classifier.calibrate("photos/no_birds", false_accept=0.05)
         >>> found.unknowns
         8
