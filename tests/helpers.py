@@ -1,4 +1,5 @@
-"""A tiny data set that a tiny network learns in a second, and the command line, called in this process or another."""
+"""A tiny data set that a tiny network learns in a second, methods trained on it, and the command line, called in this
+process or another."""
 
 import os
 import signal
@@ -9,11 +10,15 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fscil.cli import main
 from fscil.config import load_recipe
 from fscil.data.images import ArrayPixels, Dataset, Images
+from fscil.methods import METHODS
+from fscil.training.base_training import TrainedNetwork, new_base_network, train_base_network
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 NAMES = ("ant", "bee", "cat", "dög", "eel", "fox", "gnu", "hen", "ibis", "鹿", "koala", "lynx")
@@ -77,6 +82,36 @@ def write_images(root, train=6, test=3, names=NAMES, split=True):
 
 def small_config(*assignments, recipe="folder"):
     return load_recipe(recipe, [*SMALL, *assignments])
+
+
+CONTEXT = Context(torch.device("cpu"), quiet=True)
+
+
+def method_class(method):
+    """Of a name in METHODS, or of the class itself."""
+    return METHODS[method] if isinstance(method, str) else method
+
+
+def untrained_method(method, config, classes, class_names=NAMES):
+    """On a network that has been initialised and not trained, for states to be loaded into."""
+    kind = method_class(method)
+    recipe = kind.base_recipe(config)
+    network = new_base_network(recipe, classes, CONTEXT)
+    trained = TrainedNetwork(network.backbone, None if recipe.model.projection else network.head)
+    return kind(config, trained, CONTEXT, class_names)
+
+
+def base_trained_method(method, config, base, class_names=NAMES):
+    """On a network that was trained on the base images by the method's base recipe; fit_base is yet to be called."""
+    kind = method_class(method)
+    return kind(config, train_base_network(kind.base_recipe(config), base, CONTEXT), CONTEXT, class_names)
+
+
+def trained_method(method, config, base, shots, class_names=NAMES):
+    """A method that has learned the base classes."""
+    fitted = base_trained_method(method, config, base, class_names)
+    fitted.fit_base(base, shots)
+    return fitted
 
 
 def sets(*assignments):

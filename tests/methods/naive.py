@@ -1,4 +1,4 @@
-"""Formulas of the methods' papers written out for lists of numbers, and a look at how a method trained in a session."""
+"""Formulas of the methods' papers written out for lists of numbers, and a record of how a method trains."""
 
 import math
 from copy import deepcopy
@@ -8,12 +8,9 @@ from functools import cache
 import torch
 
 from fscil.data.images import Images
-from fscil.experiments.sessions import base_images
-from fscil.methods import METHODS
-from fscil.methods.toolkit.train_on_images import descend
 from fscil.protocol import Protocol
-from fscil.training.loop import Trainer
-from helpers import NAMES, small_config, tiny_dataset
+from fscil.training.build import base_images
+from helpers import small_config, tiny_dataset, trained_method, untrained_method
 
 DATA = tiny_dataset(12, train=8, test=4)
 PROTOCOL = Protocol(6, 2, 3, 2)
@@ -25,22 +22,19 @@ def session(number, shots=2):
     return DATA.train.select(protocol.samples(DATA.train.labels, number, 0)).relabel(protocol.seen(number))
 
 
-def made(name, *assignments):
+def config_of(*assignments):
     settings = ("train.epochs=2", "incremental.steps=2", "incremental.lr=0.02", "incremental.exemplars=3")
-    config = small_config(*settings, *assignments)
-    return METHODS[name](config, Trainer(config.train, torch.device("cpu"), quiet=True), NAMES)
+    return small_config(*settings, *assignments)
 
 
 @cache
 def base_state(name):
-    method = made(name)
-    method.fit_base(BASE, (2, 1))
-    return method.state()
+    return trained_method(name, config_of(), BASE, (2, 1)).state()
 
 
 def fitted(name, *assignments):
-    """A method that has learned the base, a little; the settings concern what comes after that."""
-    method = made(name, *assignments)
+    """A method that has learned the base classes, a little; the settings concern what comes after that."""
+    method = untrained_method(name, config_of(*assignments), 6)
     method.load_state(base_state(name))
     return method
 
@@ -50,7 +44,7 @@ def fitted(name, *assignments):
 
 @dataclass
 class Training:
-    """One call of descend: what it was given, and the network as it was before and after."""
+    """One call of a method's train: what it was given, and the network as it was before and after."""
 
     images: Images
     loss: object
@@ -60,7 +54,7 @@ class Training:
 
 
 def copy_of(network):
-    """Features of images, and cosines at the scale 16, (n, 3, h, w) -> lists, of this network as it is now."""
+    """(n, 3, h, w) -> features and cosines at the scale 16, as lists, of this network as it is now."""
     backbone, head = deepcopy(network.backbone), deepcopy(network.head)
 
     @torch.no_grad()
@@ -71,16 +65,16 @@ def copy_of(network):
     return run
 
 
-def watch(monkeypatch, module, method):
-    """The list that the trainings of later sessions go into."""
-    trainings = []
+def record_trainings(method):
+    """A list to which later calls of the method's train are added."""
+    trainings, train = [], method.train
 
-    def watched(parameters, images, loss, *others, lr=None, **named):
+    def recorded(images, loss, seed, parameters=None, lr=None):
         before = copy_of(method.network)
-        descend(parameters, images, loss, *others, lr=lr, **named)
+        train(images, loss, seed, parameters, lr)
         trainings.append(Training(images, loss, lr, before, copy_of(method.network)))
 
-    monkeypatch.setattr(module, "descend", watched)
+    method.train = recorded
     return trainings
 
 

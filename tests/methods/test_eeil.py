@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from naive import cross_entropy, distillation, fitted, herded_pixels, session, some_views, watch
+from naive import cross_entropy, distillation, fitted, herded_pixels, record_trainings, session, some_views
 
-from fscil.methods import METHODS, eeil
+from fscil.methods import METHODS
 from helpers import small_config
 
 
@@ -18,12 +18,12 @@ def per_head(now, before, borders):
     )
 
 
-def test_cross_distilled_loss_of_a_session(monkeypatch):
+def test_cross_distilled_loss_of_a_session():
     """The third session: the base head and two others, each distilled on its own."""
     method = fitted("eeil", "incremental.lr=0.4", "incremental.steps=8")
     for number in (1, 2):
         method.learn(session(number))
-    trainings = watch(monkeypatch, eeil, method)
+    trainings = record_trainings(method)
     method.learn(session(3))
     views, labels = some_views([0, 5, 6, 8, 10, 11])
     _, now = trainings[1].after(views)
@@ -34,9 +34,9 @@ def test_cross_distilled_loss_of_a_session(monkeypatch):
     assert trainings[0].loss(views, labels).item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned(monkeypatch):
+def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned():
     method = fitted("eeil", "incremental.lr=0.4", "incremental.steps=8")
-    trainings = watch(monkeypatch, eeil, method)
+    trainings = record_trainings(method)
     method.learn(session(1))
     cross_distilled, balanced = trainings
     views, labels = some_views([0, 5, 6, 7])
@@ -52,18 +52,18 @@ def test_balanced_fine_tuning_holds_the_new_head_to_what_it_has_just_learned(mon
 
 
 @pytest.mark.parametrize(("shots", "each"), [(5, 3), (2, 2), (1, 1)])
-def test_balanced_fine_tuning_sees_equally_many_of_each_class(monkeypatch, shots, each):
+def test_balanced_fine_tuning_sees_equally_many_of_each_class(shots, each):
     method = fitted("eeil")
-    trainings = watch(monkeypatch, eeil, method)
+    trainings = record_trainings(method)
     method.learn(session(1, shots))
     assert trainings[0].images.counts == {**dict.fromkeys(range(6), 3), **dict.fromkeys((6, 7), shots)}
     assert trainings[1].images.counts == dict.fromkeys(range(8), each)
 
 
-def test_the_images_of_balanced_fine_tuning_are_the_most_representative(monkeypatch):
+def test_the_images_of_balanced_fine_tuning_are_the_most_representative():
     """Herded by the network as it then is, of which a first training that moves nothing leaves the old one."""
     method = fitted("eeil", "incremental.lr=0")
-    trainings = watch(monkeypatch, eeil, method)
+    trainings = record_trainings(method)
     new = session(1, shots=5)
     expected = herded_pixels(new, method.network.features(new), 3)
     method.learn(new)

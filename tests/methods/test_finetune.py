@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from naive import cross_entropy, fitted, session, some_views, watch
-
-from fscil.methods import finetune
+from naive import cross_entropy, fitted, record_trainings, session, some_views
 
 
-def test_a_session_is_cross_entropy_on_its_own_images(monkeypatch):
+def test_a_session_is_cross_entropy_on_its_own_images():
     method = fitted("finetune", "incremental.steps=4")
-    trainings = watch(monkeypatch, finetune, method)
+    trainings = record_trainings(method)
     for number in (1, 2):
         new = session(number)
         method.learn(new)

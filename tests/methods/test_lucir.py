@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from naive import BASE, cosine, cross_entropy, fitted, mean, session, some_views, unit, watch
+from naive import BASE, cosine, cross_entropy, fitted, mean, record_trainings, session, some_views, unit
 
-from fscil.methods import lucir
-from fscil.methods.lucir import less_forget_weight, margin_ranking
+from fscil.methods.lucir import Lucir, less_forget_weight, margin_ranking
 
 
 def naive_ranking(cosines, labels, first):
@@ -36,10 +35,10 @@ def test_the_weight_of_less_forget():
     assert less_forget_weight(7, 7) == 5
 
 
-def test_the_loss_of_a_session(monkeypatch):
+def test_the_loss_of_a_session():
     method = fitted("lucir")
     method.learn(session(1))
-    trainings = watch(monkeypatch, lucir, method)
+    trainings = record_trainings(method)
     method.learn(session(2))
     (training,) = trainings
     views, labels = some_views([0, 5, 6, 7, 8, 9])
@@ -85,9 +84,9 @@ def test_old_class_vectors_stay_and_everything_else_learns():
     assert after["scale"] != 16
 
 
-def test_a_session_is_learned_from_its_images_and_the_exemplars(monkeypatch):
+def test_a_session_is_learned_from_its_images_and_the_exemplars():
     method = fitted("lucir")
-    trainings = watch(monkeypatch, lucir, method)
+    trainings = record_trainings(method)
     method.learn(session(1))
     assert trainings[0].images.counts == {**dict.fromkeys(range(6), 3), 6: 2, 7: 2}
     assert method.exemplars.counts == trainings[0].images.counts
@@ -102,6 +101,6 @@ def test_scores_are_cosines():
 
 
 def test_base_training_is_a_cosine_classifier_at_temperature_16():
-    recipe = lucir.Lucir.base_recipe(fitted("lucir").config)
+    recipe = Lucir.base_recipe(fitted("lucir").config)
     assert (recipe.model.head, recipe.model.projection, recipe.views.count) == ("cosine", 0, 1)
     assert (recipe.loss.kind, recipe.loss.scale, recipe.mixing.repeats) == ("softmax", 16.0, 0)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from word_systems import BASE, DATA, TABLE, build_system, session, write
+from word_systems import BASE, DATA, TABLE, build_method, record_trainings, session, write
 
 from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import semantic_kd
@@ -14,7 +14,7 @@ from fscil.methods.semantic_kd import SemanticKD, SemanticMapping, superclasses
 from fscil.methods.toolkit.distillation import distillation
 from fscil.methods.toolkit.train_on_features import standardised
 
-build = partial(build_system, SemanticKD)
+build = partial(build_method, SemanticKD)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_embeddings_of_superclasses_are_mixed_by_attention():
 def test_a_class_scores_by_the_similarity_to_its_word_vector(fitted):
     features = standardised(fitted.network.features(DATA.test)).double()
     for classes in (6, 8):
-        expected = [naive_scores(fitted._mapping, feature, classes) for feature in features]
+        expected = [naive_scores(fitted.mapping, feature, classes) for feature in features]
         np.testing.assert_allclose(fitted.scores(DATA.test), expected, atol=1e-4)
         fitted.learn(session(1)) if classes == 6 else None
 
@@ -107,27 +107,17 @@ def naive_distillation(scores, old):
     return total / len(scores)
 
 
-@pytest.fixture
-def losses(monkeypatch):
-    """In place of training: what is trained, on which examples, and the loss of them."""
-    seen = []
-
-    def watch(part, examples, loss, *how):
-        seen.append((part, *examples(), loss))
-
-    monkeypatch.setattr(semantic_kd, "fit", watch)
-    return seen
-
-
 def cross_entropy(rows, labels):
     return -sum(math.log(softmax(row)[label]) for row, label in zip(rows, labels, strict=True)) / len(rows)
 
 
-def test_the_base_loss_is_the_right_word_and_the_right_superclass(words, losses):
+def test_the_base_loss_is_the_right_word_and_the_right_superclass(words):
     method = build(words)
+    trainings = record_trainings(method)
     method.fit_base(BASE, (2,))
-    [(part, features, labels, loss)] = losses
-    assert part is method._mapping
+    [(part, examples, loss)] = trainings
+    features, labels = examples()
+    assert part is method.mapping
     assert torch.equal(features, standardised(method.network.features(BASE)))
     assert labels.tolist() == BASE.labels.tolist()
     groups = superclasses(torch.stack([unit(vector) for vector in TABLE[:6]]).float(), seed=0)
@@ -138,15 +128,18 @@ def test_the_base_loss_is_the_right_word_and_the_right_superclass(words, losses)
     assert loss(features, labels).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_loss_of_a_session_is_the_right_word_and_distillation(fitted, losses):
-    new = session(1)
+def test_the_loss_of_a_session_is_the_right_word_and_distillation(fitted):
+    new, trainings = session(1), record_trainings(fitted)
     fitted.learn(new)
-    [(part, features, labels, loss)] = losses
-    assert part is fitted._mapping.mapping  # embeddings and attention stay as they are
-    old = [naive_scores(fitted._mapping, feature, 6) for feature in features.double()]
+    [(part, examples, loss)] = trainings
+    features, labels = examples()
+    assert torch.equal(features, standardised(fitted.network.features(new)))
+    assert labels.tolist() == new.labels.tolist()
+    assert part is fitted.mapping.mapping  # embeddings and attention stay as they are
+    old = [naive_scores(fitted.mapping, feature, 6) for feature in features.double()]
     with torch.no_grad():
         part[2].weight.add_(torch.randn(part[2].weight.shape, generator=torch.Generator().manual_seed(0)))
-    scores = [naive_scores(fitted._mapping, feature, 8) for feature in features.double()]
+    scores = [naive_scores(fitted.mapping, feature, 8) for feature in features.double()]
     expected = cross_entropy(scores, labels.tolist()) + semantic_kd.DISTILLATION * naive_distillation(scores, old)
     assert expected > cross_entropy(scores, labels.tolist()) + 0.1
     assert loss(features, labels).item() == pytest.approx(expected, rel=1e-4)
@@ -185,9 +178,7 @@ def test_distillation_holds_the_old_answers(words, state, monkeypatch):
     for weight in (0.0, 10.0):
         monkeypatch.setattr(semantic_kd, "DISTILLATION", weight)
         monkeypatch.setattr(semantic_kd, "SESSION_RATE", 1e-3)
-        method = build(
-            words,
-        )
+        method = build(words)
         method.load_state(state)
         before = method.scores(session(1))
         method.learn(session(1))
@@ -218,7 +209,7 @@ def test_word_vectors_are_its_memory(fitted):
 
 
 def test_a_recipe_without_word_vectors_is_refused_before_any_training():
-    with pytest.raises(ConfigError, match="semantic_kd needs word vectors"):
+    with pytest.raises(ConfigError, match="Semantic-aware KD needs word vectors"):
         build("")
 
 

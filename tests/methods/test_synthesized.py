@@ -6,17 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from word_systems import BASE, CPU, DATA, TABLE, build_system, session, write
+from word_systems import BASE, DATA, TABLE, build_method, record_trainings, session, write
 
 from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import synthesized
 from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
 from fscil.methods.toolkit.distillation import distillation
-from fscil.methods.toolkit.train_on_features import fit, generator_of, standardised
-from fscil.training.loop import Trainer
-from helpers import small_config
+from fscil.methods.toolkit.train_on_features import Schedule, generator_of, standardised, train_on_features
+from helpers import CONTEXT
 
-build = partial(build_system, Synthesized)
+build = partial(build_method, Synthesized)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_subspaces_are_found(monkeypatch):
         own = found.bases[number].double().numpy()
         np.testing.assert_allclose(own.T @ own, np.eye(2), atol=1e-5)
         np.testing.assert_allclose(own @ own.T, basis @ basis.T, atol=1e-4)
-        distances = found.place(features)[1]
+        distances = found.project(features)[1]
         assert float(distances.amin(1).max()) < 1e-3  # nothing is left outside them
         assert float(found.spread) == pytest.approx(float(distances.mean()), rel=1e-5)
 
@@ -103,7 +102,7 @@ def test_a_feature_is_described_by_its_projections():
     features = torch.randn(60, 8)
     subspaces = MixtureOfSubspaces.of(features, seed=0)
     others = torch.randn(5, 8)
-    coordinates, distances = subspaces.place(others)
+    coordinates, distances = subspaces.project(others)
     for feature, mine, far, description in zip(others, coordinates, distances, subspaces(others), strict=True):
         expected = naive_place(subspaces, feature.double().numpy())
         np.testing.assert_allclose(mine, [each for each, _ in expected], atol=1e-4)
@@ -148,9 +147,7 @@ def test_it_makes_features_of_the_word_that_is_asked_for():
     def loss(features, labels):
         return synthesizer.loss(features, words[labels], torch.randn(len(labels), LATENT, generator=random))
 
-    config = small_config()
-    trainer = Trainer(config.train, CPU, quiet=True)
-    fit(synthesizer, lambda: (features, labels), loss, 150, 40, 3e-3, random, trainer, "")
+    train_on_features(synthesizer, lambda: (features, labels), loss, Schedule(150, 40, 3e-3), random, CONTEXT, "")
     for label in (0, 1):
         made = synthesizer(words[label].expand(200, 2), torch.randn(200, LATENT, generator=random))
         assert not made.requires_grad
@@ -165,59 +162,54 @@ def test_a_class_scores_by_the_cosine_to_its_word_vector(fitted):
     for classes in (6, 8):
         expected = []
         for feature in features:
-            described = np.concatenate([feature, naive_description(fitted._subspaces, feature)])
-            place = unit(layers(fitted._mapping, described))
+            described = np.concatenate([feature, naive_description(fitted.subspaces, feature)])
+            place = unit(layers(fitted.mapping, described))
             expected.append([16 * place @ unit(TABLE[label]) for label in range(classes)])
         np.testing.assert_allclose(fitted.scores(DATA.test), expected, atol=2e-2)
         fitted.learn(session(1)) if classes == 6 else None
 
 
-def test_a_session_learns_among_imagined_old_classes(fitted, monkeypatch):
-    """In every epoch one of each class: made anew of the old ones, any of its images of a new one. For both parts."""
-    asked = []
-
-    def watch(part, examples, loss, *how):
-        drawn = [examples() for _ in range(12)]
-        assert all(math.isfinite(loss(*each).item()) for each in drawn)
-        asked.append(drawn)
-
-    monkeypatch.setattr(synthesized, "fit", watch)
+def test_a_session_learns_among_generated_features_of_old_classes(fitted):
+    """In every epoch one of each class: generated for the old ones, any of its images for a new one. For both parts."""
+    trainings = record_trainings(fitted)
     new, width = session(1), fitted.network.backbone.feature_dim
     fitted.learn(new)
     real = standardised(fitted.network.features(new))
-    for drawn, inputs in zip(asked, (fitted._mapping[0].in_features, width), strict=True):
+    assert [part for part, _, _ in trainings] == [fitted.mapping, fitted.synthesizer]
+    for (_, examples, loss), inputs in zip(trainings, (fitted.mapping[0].in_features, width), strict=True):
+        drawn = [examples() for _ in range(12)]
+        assert all(math.isfinite(loss(*each).item()) for each in drawn)
         for features, labels in drawn:
             assert features.shape == (8, inputs)
             assert labels.tolist() == list(range(8))
-        imagined = torch.stack([features[:6, :width] for features, _ in drawn])
-        assert imagined.var(0).sum(1).min() > 0  # no two alike
+        generated = torch.stack([features[:6, :width] for features, _ in drawn])
+        assert generated.var(0).sum(1).min() > 0  # no two alike
         for label in (6, 7):
             own = {tuple(feature) for feature in real[new.labels == label].tolist()}
             assert {tuple(features[label, :width].tolist()) for features, _ in drawn} == own
 
 
-def test_the_loss_of_a_session_is_cross_entropy_and_distillation(fitted, monkeypatch):
+def naive_scores(mapping, described, classes):
+    """(n, classes): scaled cosines of what the mapping makes of each row to the word vectors"""
+    places = [unit(layers(mapping, row)) for row in described.detach().double().numpy()]
+    return torch.tensor([[16 * place @ unit(TABLE[label]) for label in range(classes)] for place in places])
+
+
+def test_the_loss_of_a_session_is_cross_entropy_and_distillation(fitted):
     """Before any step, old and new mapping agree, so that only cross-entropy is left."""
-    seen = []
-
-    def watch(part, examples, loss, *how):
-        described, labels = examples()
-        if part is fitted._mapping:
-            before = loss(described, labels).item()
-            expected = torch.nn.functional.cross_entropy(fitted._similarity(described), labels).item()
-            with torch.no_grad():
-                old = fitted._similarity(described)[:, :6]
-                part[2].weight.add_(torch.randn(part[2].weight.shape, generator=torch.Generator().manual_seed(0)))
-                scores = fitted._similarity(described)
-            after = torch.nn.functional.cross_entropy(scores, labels) + distillation(scores[:, :6], old)
-            seen.append((before, expected, loss(described, labels).item(), after.item()))
-
-    monkeypatch.setattr(synthesized, "fit", watch)
+    trainings = record_trainings(fitted)
     fitted.learn(session(1))
-    [(before, expected, found, after)] = seen
-    assert before == pytest.approx(expected, abs=1e-5)
-    assert found == pytest.approx(after, rel=1e-5)
-    assert after > expected
+    mapping, examples, loss = trainings[0]
+    described, labels = examples()
+    scores = naive_scores(mapping, described, 8)
+    before = torch.nn.functional.cross_entropy(scores, labels).item()
+    assert loss(described, labels).item() == pytest.approx(before, abs=1e-4)
+    with torch.no_grad():
+        mapping[2].weight.add_(torch.randn(mapping[2].weight.shape, generator=torch.Generator().manual_seed(0)))
+    changed = naive_scores(mapping, described, 8)
+    after = torch.nn.functional.cross_entropy(changed, labels) + distillation(changed[:, :6], scores[:, :6])
+    assert loss(described, labels).item() == pytest.approx(after.item(), rel=1e-4)
+    assert after > before
 
 
 def test_backbone_and_subspaces_stay_as_they_are(fitted):
@@ -257,7 +249,7 @@ def test_what_stands_for_old_data_is_its_memory(fitted):
 
 
 def test_a_recipe_without_word_vectors_is_refused_before_any_training(tmp_path):
-    with pytest.raises(ConfigError, match="synthesized needs word vectors"):
+    with pytest.raises(ConfigError, match="Synthesized features needs word vectors"):
         build("")
     with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
         build(write(tmp_path / "short.txt", TABLE[:10]))

@@ -1,17 +1,18 @@
-"""What the tests of both systems that use word vectors share: a small data set, and vectors for its class names."""
+"""What the tests of both methods that use word vectors share: a small data set, and vectors for its class names."""
+
+from copy import deepcopy
+from functools import cache
 
 import numpy as np
-import torch
 
-from fscil.experiments import sessions
 from fscil.protocol import Protocol
-from fscil.training.loop import Trainer
-from helpers import NAMES, small_config, tiny_dataset
+from fscil.training.base_training import train_base_network
+from fscil.training.build import base_images
+from helpers import CONTEXT, NAMES, small_config, tiny_dataset
 
-CPU = torch.device("cpu")
 DATA = tiny_dataset(12, train=6, test=3)
 PROTOCOL = Protocol(6, 2, 3, 2)
-BASE = sessions.base_images(DATA, PROTOCOL)
+BASE = base_images(DATA, PROTOCOL)
 TABLE = np.random.default_rng(0).normal(size=(12, 5))
 
 
@@ -21,9 +22,28 @@ def write(path, table=TABLE, names=NAMES):
     return path
 
 
-def build_system(system, path, *assignments):
+@cache
+def base_network(method):
+    return train_base_network(method.base_recipe(small_config("train.epochs=1")), BASE, CONTEXT)
+
+
+def build_method(method, path, *assignments):
+    """On a trained base network of its own, before fit_base."""
     config = small_config("train.epochs=1", f"data.word_vectors={path}", *assignments)
-    return system(config, Trainer(config.train, CPU, quiet=True), NAMES)
+    return method(config, deepcopy(base_network(method)), CONTEXT, NAMES)
+
+
+def record_trainings(method, do=None):
+    """In place of training: a list of what is trained, on which examples, with which loss. do: called with these."""
+    trainings = []
+
+    def recorded(part, examples, loss, schedule, generator):
+        trainings.append((part, examples, loss))
+        if do:
+            do(part, examples, loss)
+
+    method.train_part = recorded
+    return trainings
 
 
 def session(number):

@@ -1,4 +1,4 @@
-"""The contract every method keeps: learn the base, then each session from its own images, and score all classes."""
+"""The contract of a method: learn the base classes, then each session from its own images, and score all classes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.protocol import Protocol
 from fscil.training.base_training import TrainedNetwork, plain_recipe
+from fscil.training.batches import steps_per_epoch
 from fscil.training.context import Context
 
 
@@ -23,22 +24,22 @@ class Memory:
 
 
 class Method(ABC):
-    """Labels are class numbers by arrival: base classes 0..C-1, and each session's go on from there."""
+    """Labels are class numbers in order of arrival: base classes 0..C-1, then those of each session."""
 
     title: ClassVar[str] = ""  # in tables and figures; the name it is registered under where empty
-    table_order: ClassVar[float] = 50.0  # of the rows of a table; the paper's own order is 0 to 10
+    table_order: ClassVar[int] = 500  # of the rows of a table; the systems of the paper's tables have 0 to 100
     highlighted: ClassVar[bool] = False  # in figures
     judged: ClassVar[Literal["every", "last"]] = "every"  # "last": scores are so costly that few sessions are judged
-    needs_words: ClassVar[bool] = False  # cannot do without word vectors of the class names
-    trains_in_sessions: ClassVar[bool] = False  # whether the settings `incremental` make a difference
+    needs_words: ClassVar[bool] = False  # whether it needs word vectors of the class names
+    trains_in_sessions: ClassVar[bool] = False  # whether the settings `incremental` have an effect
     images_seen_note: ClassVar[str] = ""  # what images_seen counts beside base training, for the report
 
     def __init__(
         self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
     ) -> None:
-        """network: trained by base_recipe(config), this method's own from now on.
+        """network: trained by base_recipe(config). The method may change it, so that it must not be shared.
 
-        class_names: of all classes, by arrival, for methods that use what names mean.
+        class_names: of all classes, in order of arrival, for methods that use their meaning.
         """
         self.config, self.context = config, context
 
@@ -49,7 +50,7 @@ class Method(ABC):
 
     @classmethod
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
-        """How many images pass the network before the sessions: every view and every mixture is one."""
+        """How many images pass the network in training; every view and every mixture counts as one."""
         return images_in_training(cls.base_recipe(config), len(base))
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Method(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """All that is needed to go on, as tensors on the host."""
+        """All that load_state needs to continue from here, as tensors on the host."""
 
     @abstractmethod
     def load_state(self, state: dict[str, Tensor]) -> None: ...
@@ -81,6 +82,6 @@ class Method(ABC):
 
 def images_in_training(recipe: Config, images: int) -> float:
     """How many images pass the network in a base training on this many."""
-    steps = recipe.train.epochs * max(1, images // recipe.train.batch)
+    steps = recipe.train.epochs * steps_per_epoch(images, recipe.train.batch)
     mixtures = recipe.mixing.repeats * (1 - recipe.mixing.start)
     return steps * min(recipe.train.batch, images) * recipe.views.count * (1 + mixtures)

@@ -1,8 +1,9 @@
 """CEC (Zhang et al., CVPR 2021): class means adapted by graph attention, trained on pseudo-incremental episodes.
 
-Base training is plain, under a cosine classifier. Then episodes are made of the base classes: some of them are known,
-the same ones rotated by 90, 180 or 270 degrees are new, and an attention layer over all prototypes and the
-query learns to update each in the light of the others. In real sessions nothing is trained: a class is its mean.
+Base training is cross-entropy under a cosine classifier. Then episodes are made of the base classes: some of them are
+the known classes, the same ones rotated by 90, 180 or 270 degrees are the new ones, and an attention layer over all
+prototypes and the query is trained to update each by the others. In real sessions nothing is trained: a class is its
+mean.
 """
 
 import math
@@ -29,16 +30,16 @@ from fscil.training.base_training import TrainedNetwork
 from fscil.training.build import views_of
 from fscil.training.context import Context
 
-SCALE = 16.0
-WAY, QUERIES = 15, 15  # an episode: classes, and images of each besides the one that is its prototype
+SCALE = 16.0  # of the cosines in the loss
+WAY, QUERIES = 15, 15  # of an episode: classes, and queries of each; one more image of the class is its prototype
 EPOCHS, EPISODES = 100, 50  # at most, and episodes in each
-ENCODER_RATE_SMALL, ENCODER_RATE, ATTENTION_RATE = 0.002, 0.0002, 0.0002
-SMALL = 32  # pixels: images of this size get the first of the encoder's rates
-MAX_PIXELS = 2**20  # of an episode, kept for the backward pass at once
+BACKBONE_RATE_SMALL, BACKBONE_RATE, ATTENTION_RATE = 0.002, 0.0002, 0.0002
+SMALL = 32  # pixels: images up to this size get the first of the backbone's rates
+MAX_PIXELS = 2**20  # that pass the backbone at once in an episode
 
 
 class GraphAttention(nn.Module):
-    """One head over the graph of a query and all prototypes, each linked with each: residual, then LayerNorm."""
+    """One attention head over a query and all prototypes, fully connected: residual connection, then LayerNorm."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -48,23 +49,23 @@ class GraphAttention(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, prototypes: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """(C, d), (n, d) -> the prototypes as each query changes them (n, C, d), and the queries (n, d).
+        """(C, d), (n, d) -> the prototypes as updated for each query (n, C, d), and the updated queries (n, d).
 
-        The attention among the prototypes is the same for every query, so it is computed once; a query then takes its
-        share of each prototype's attention.
+        The attention among the prototypes is the same for every query, so it is computed once; adding a query to the
+        softmax of a prototype then is an interpolation between the two.
         """
         root = math.sqrt(prototypes.shape[1])
-        q, k, v = self.query(prototypes), self.key(prototypes), self.value(prototypes)
-        image_q, image_k, image_v = self.query(queries), self.key(queries), self.value(queries)
+        q, k, v = self.query(prototypes), self.key(prototypes), self.value(prototypes)  # of the prototypes
+        own_q, own_k, own_v = self.query(queries), self.key(queries), self.value(queries)  # of the queries
 
-        among = q @ k.T / root  # (C, C)
-        attended = among.softmax(1) @ v  # (C, d)
-        share = (image_k @ q.T / root - among.logsumexp(1)).sigmoid()[..., None]  # (n, C, 1)
-        updated = prototypes + attended + share * (image_v[:, None] - attended)
+        logits = q @ k.T / root  # (C, C)
+        attended = logits.softmax(1) @ v  # (C, d)
+        weight = (own_k @ q.T / root - logits.logsumexp(1)).sigmoid()[..., None]  # (n, C, 1)
+        updated = prototypes + attended + weight * (own_v[:, None] - attended)
 
-        with_itself = (image_q * image_k).sum(1, keepdim=True)
-        attention = (torch.cat([image_q @ k.T, with_itself], 1) / root).softmax(1)  # (n, C + 1)
-        updated_queries = queries + attention[:, :-1] @ v + attention[:, -1:] * image_v
+        to_itself = (own_q * own_k).sum(1, keepdim=True)
+        attention = (torch.cat([own_q @ k.T, to_itself], 1) / root).softmax(1)  # (n, C + 1)
+        updated_queries = queries + attention[:, :-1] @ v + attention[:, -1:] * own_v
         return self.norm(updated), self.norm(updated_queries)
 
     def scores(self, prototypes: Tensor, queries: Tensor) -> Tensor:
@@ -74,13 +75,13 @@ class GraphAttention(nn.Module):
 
 
 def rotated(images: Tensor, turns: Tensor) -> Tensor:
-    """(n, 3, h, h), each by its number (n,) of quarter turns, 1 to 3."""
+    """(n, 3, h, h) images, each rotated by its number (n,) of quarter turns, 1 to 3."""
     each = torch.stack([images.rot90(turn, (2, 3)) for turn in (1, 2, 3)])
     return each[turns - 1, torch.arange(len(images))]
 
 
 def episode(labels: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions of one image of up to WAY classes, and of up to QUERIES others of each."""
+    """Positions of the support, one image each of up to WAY classes, and of up to QUERIES other images of each."""
     classes = np.unique(labels)
     chosen = random.choice(classes, min(WAY, len(classes)), replace=False)
     members = [random.permutation(np.flatnonzero(labels == label))[: 1 + QUERIES] for label in chosen]
@@ -88,7 +89,7 @@ def episode(labels: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
 
 
 def episodes_of(config: Config, base: Images) -> int:
-    """EPISODES for each epoch of base training, or as many as show the base images once, where that is fewer."""
+    """EPISODES for each epoch of base training, or fewer if these show the base images once."""
     if max(base.counts.values()) < 2:
         return 0  # no class has both a prototype and a query
     once = math.ceil(len(base) / (min(WAY, len(base.counts)) * (1 + QUERIES)))
@@ -99,7 +100,7 @@ class Cec(NetworkMethod):
     """The classifier's weights are the class means."""
 
     title = "CEC"
-    table_order = 6
+    table_order = 60
     images_seen_note = "CEC's episodes are counted too"
 
     def __init__(
@@ -111,7 +112,7 @@ class Cec(NetworkMethod):
 
     @classmethod
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
-        """Of an episode every image as it is, and turned."""
+        """Every image of an episode passes twice, once rotated."""
         way, each = min(WAY, len(base.counts)), np.mean([min(1 + QUERIES, count) for count in base.counts.values()])
         return super().images_seen(config, base, protocol) + episodes_of(config, base) * 2 * way * float(each)
 
@@ -122,7 +123,7 @@ class Cec(NetworkMethod):
 
     def _train_on_episodes(self, base: Images) -> None:
         backbone, total = self.network.backbone, episodes_of(self.config, base)
-        rates = (ENCODER_RATE_SMALL if self.config.views.size <= SMALL else ENCODER_RATE, ATTENTION_RATE)
+        rates = (BACKBONE_RATE_SMALL if self.config.views.size <= SMALL else BACKBONE_RATE, ATTENTION_RATE)
         groups = [{"params": list(part.parameters())} for part in (backbone, self.attention)]
         optimizer = torch.optim.SGD(groups, rates[0], 0.9, weight_decay=5e-4, nesterov=True)
         random = np.random.default_rng([self.config.train.seed, 0])
@@ -132,20 +133,20 @@ class Cec(NetworkMethod):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * 0.5 ** (5 * number // total)
                 optimizer.zero_grad(set_to_none=True)
-                loss = self._episode_loss(base, random, generator)
+                loss = self.episode_loss(base, random, generator)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 bar.advance(1)
                 if stop.is_set():
                     raise KeyboardInterrupt
 
-    def _episode_loss(self, base: Images, random: np.random.Generator, generator: torch.Generator) -> Tensor:
-        """Known classes 0..way-1; the same ones turned are the new way..2 way-1."""
+    def episode_loss(self, base: Images, random: np.random.Generator, generator: torch.Generator) -> Tensor:
+        """Of a random episode: its classes are 0..way-1, and the same ones rotated way..2 way-1."""
         support, queries = episode(base.labels, random)
         way = len(support)
-        place = np.zeros(max(base.counts) + 1, np.int64)
-        place[base.labels[support]] = np.arange(way)
-        labels = torch.from_numpy(place[base.labels[np.concatenate([support, queries])]])
+        number = np.zeros(max(base.counts) + 1, np.int64)  # of a base class in the episode
+        number[base.labels[support]] = np.arange(way)
+        labels = torch.from_numpy(number[base.labels[np.concatenate([support, queries])]])
         turns = torch.from_numpy(random.integers(1, 4, way))[labels]
 
         pixels, sizes = base.batch(np.concatenate([support, queries]))
@@ -160,7 +161,7 @@ class Cec(NetworkMethod):
         return F.cross_entropy(SCALE * cosines, target)
 
     def _encode(self, images: Tensor) -> Tensor:
-        """In parts where the episode is too large for memory; with BatchNorm frozen that changes nothing."""
+        """Features. Those of a large episode are computed in parts and again in the backward pass, to save memory."""
         images = images.contiguous(memory_format=torch.channels_last)
         parts = torch.split(images, max(1, MAX_PIXELS // (images.shape[2] * images.shape[3])))
         if len(parts) == 1:
@@ -169,6 +170,7 @@ class Cec(NetworkMethod):
         return torch.cat([checkpoint(self.network.backbone, part, use_reentrant=False) for part in parts])
 
     def _means(self, images: Images, first: int) -> Tensor:
+        """(classes, d), of images whose classes are numbered from first."""
         labels = torch.from_numpy(images.labels - first)
         return class_means(self.network.features(images), labels, len(images.counts))
 
@@ -192,7 +194,6 @@ class Cec(NetworkMethod):
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
         # Older states call the query and key layers "ask" and "answer".
-        renamed = {
-            name.replace(".ask.", ".query.").replace(".answer.", ".key."): value for name, value in state.items()
-        }
-        load_state(self.attention, of_prefix("attention", renamed), "the state")
+        renamed = {"ask.weight": "query.weight", "answer.weight": "key.weight"}
+        attention = {renamed.get(name, name): value for name, value in of_prefix("attention", state).items()}
+        load_state(self.attention, attention, "the state")

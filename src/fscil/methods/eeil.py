@@ -1,8 +1,8 @@
 """EEIL (Castro et al., ECCV 2018): a head for each session, each old one distilled, and then a balanced fine-tuning.
 
-Features and classifier learn together, from the new images and exemplars of the old classes; every old head must go on
-saying what it said before. A second, gentler training sees equally many images of each class; in it the new head is
-held to what it has just learned.
+Features and classifier are trained together, on the new images and exemplars of the old classes; each old head is
+distilled from the network before the session. A second training, at a lower rate, sees equally many images of each
+class; in it the new head is distilled too, from the network after the first.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from fscil.data.images import Images
 from fscil.methods.toolkit.distillation import distillation
 from fscil.methods.toolkit.rehearsal import RehearsalMethod
 
-BALANCED_RATE = 0.1  # the rate of balanced fine-tuning, as a share of the rate before it
+BALANCED_RATE = 0.1  # the rate of balanced fine-tuning, relative to that of the first training
 
 
 class EEIL(RehearsalMethod):
-    """Keeps the exemplars. The heads are neighbouring outputs of one layer."""
+    """Keeps the exemplars. The heads are consecutive outputs of one layer."""
 
     title = "EEIL"
-    table_order = 3
+    table_order = 30
     borders: Sequence[int] = (0,)  # head i is the outputs from borders[i] up to borders[i + 1]
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
@@ -50,10 +50,10 @@ class EEIL(RehearsalMethod):
         self.train(few, balanced, seed=first, lr=BALANCED_RATE * self.config.incremental.lr)
         self.keep_exemplars(new)
 
-    def _loss(self, scores: Tensor, labels: Tensor, taught: Tensor) -> Tensor:
-        """Cross-entropy over all (n, classes) scores, and a distillation term per head that taught (n, k) covers."""
-        heads = [(start, stop) for start, stop in pairwise(self.borders) if stop <= taught.shape[1]]
-        terms = [distillation(scores[:, start:stop], taught[:, start:stop]) for start, stop in heads]
+    def _loss(self, scores: Tensor, labels: Tensor, teacher: Tensor) -> Tensor:
+        """Cross-entropy of (n, classes) scores, and distillation of each head that the (n, k) teacher scores cover."""
+        heads = [(start, stop) for start, stop in pairwise(self.borders) if stop <= teacher.shape[1]]
+        terms = [distillation(scores[:, start:stop], teacher[:, start:stop]) for start, stop in heads]
         return F.cross_entropy(scores, labels) + torch.stack(terms).sum()
 
     def own_state(self) -> dict[str, Tensor]:

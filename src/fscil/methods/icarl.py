@@ -1,7 +1,7 @@
-"""iCaRL (Rebuffi et al., CVPR 2017): a few exemplars per class, chosen by herding, rehearsed, and the classifier too.
+"""iCaRL (Rebuffi et al., CVPR 2017): a few exemplars per class, chosen by herding, for rehearsal and as classifier.
 
-A session is learned from its images and all exemplars, while the old outputs are held to what they said before. Those
-outputs only train the features: a class is the mean of its exemplars, measured anew by the network as it is now.
+A session is learned from its images and all exemplars, with distillation on the old outputs. The outputs only train the
+features: a class is the mean feature of its exemplars under the current network.
 """
 
 import torch
@@ -15,10 +15,10 @@ from fscil.methods.toolkit.rehearsal import RehearsalMethod
 
 
 class ICarl(RehearsalMethod):
-    """Keeps the exemplars; class means follow from them."""
+    """Keeps the exemplars; class means are computed from them."""
 
     title = "iCaRL"
-    table_order = 2
+    table_order = 20
 
     def learn(self, new: Images) -> None:
         before = self.network.frozen_copy()

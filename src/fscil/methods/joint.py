@@ -1,4 +1,4 @@
-"""Joint training: a new network for all data received so far. Not in the paper; what forgetting nothing would give."""
+"""Joint training: a new network trained on all data received so far. Not in the paper; an upper bound."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,17 @@ from fscil.training.base_training import train_base_network
 
 
 class Joint(NetworkMethod):
-    """Keeps every image. Trains when asked for scores, so that sessions nobody looks at cost nothing."""
+    """Keeps every image. Trains when scores are asked for, so that sessions that are not judged cost nothing."""
 
     title = "joint training (upper bound, not in the paper)"
     table_order = 0
-    judged = "last"  # each look is a training: benches look at session 0 and at the last
+    judged = "last"  # scores after a session take a training
     images_seen_note = "joint training counts the training anew for its last session too"
     seen: Sequence[Images] = ()
 
     @classmethod
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
-        """The training anew on all data is what counts: that of the last session is added."""
+        """Base training, and the training on all data after the last session."""
         seen = super().images_seen(config, base, protocol)
         if not protocol.sessions:
             return seen

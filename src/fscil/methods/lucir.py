@@ -1,8 +1,9 @@
-"""LUCIR (Hou et al., CVPR 2019; "NCM" in the paper's tables): one classifier of cosines for old and new classes alike.
+"""LUCIR (Hou et al., CVPR 2019; "NCM" in the paper's tables): one cosine classifier for old and new classes alike.
 
-Old and new classes are told apart by angles alone, so that neither wins by size. Features must keep the direction they
-had before the session (less-forget), under old class vectors that stay put; exemplars must be nearer to their own class
-than to the new ones by a margin (ranking); new class vectors begin as the mean of their features (imprinting).
+Classes are compared by angles alone, so that new class vectors do not win by their length. Features must keep the
+direction they had before the session (less-forget loss), and the old class vectors are frozen; exemplars must be nearer
+to their own class than to the new ones by a margin (margin ranking loss); new class vectors start as the mean of their
+features (imprinting).
 """
 
 import math
@@ -12,30 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means
 from fscil.methods.toolkit.distillation import frozen
 from fscil.methods.toolkit.growing_network import check_numbers, mean_length
 from fscil.methods.toolkit.rehearsal import RehearsalMethod
-from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
-from fscil.training.context import Context
+from fscil.training.base_training import PLAIN_SCALE
 
-LESS_FORGET = 5.0  # weight of that loss for as many new classes as old ones
-HARDEST, MARGIN = 2, 0.5  # of the ranking: how many new classes, and by how much to beat them
+LESS_FORGET = 5.0  # weight of that loss where there are as many new classes as old ones
+HARDEST, MARGIN = 2, 0.5  # of the ranking loss: how many new classes it compares with, and by which margin
 
 
 class Lucir(RehearsalMethod):
-    """Keeps the exemplars and the scale."""
+    """Keeps the exemplars, and the scale of the cosines, which is trained too."""
 
     title = "NCM"
-    table_order = 4
+    table_order = 40
+    scale: nn.Parameter
 
-    def __init__(
-        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
-    ) -> None:
-        super().__init__(config, network, context, class_names)
-        self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=context.device))
+    def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        super().fit_base(base, shots)
+        self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=self.context.device))
 
     def learn(self, new: Images) -> None:
         backbone, old = self.network.backbone, self.network.head.weight.detach()
@@ -46,14 +44,14 @@ class Lucir(RehearsalMethod):
         weight = less_forget_weight(first, count)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
-            features, taught = backbone(views), before(views)
+            features, old_features = backbone(views), before(views)
             cosines = F.linear(F.normalize(features), F.normalize(torch.cat([old, added])))
-            less_forget = (1 - F.cosine_similarity(features, taught)).mean()
+            less_forget = (1 - F.cosine_similarity(features, old_features)).mean()
             classified = F.cross_entropy(self.scale * cosines, labels)
             return classified + weight * less_forget + margin_ranking(cosines, labels, first)
 
-        moving = [*backbone.parameters(), added, self.scale]
-        self.train(self.with_exemplars(new), loss, seed=first, parameters=moving)
+        trained = [*backbone.parameters(), added, self.scale]
+        self.train(self.with_exemplars(new), loss, seed=first, parameters=trained)
         self.network.set_class_vectors(torch.cat([old, added.detach()]))
         self.keep_exemplars(new)
 
@@ -70,11 +68,11 @@ class Lucir(RehearsalMethod):
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
         super().load_own_state(state)
-        self.scale.data.copy_(state["scale"])
+        self.scale = nn.Parameter(state["scale"].clone().to(self.context.device))
 
 
 def less_forget_weight(old: int, new: int) -> float:
-    """The more there is to forget, the heavier."""
+    """It grows with the number of old classes per new class."""
     return LESS_FORGET * math.sqrt(old / new)
 
 

@@ -1,8 +1,8 @@
-"""TOPIC (Tao et al., CVPR 2020): a neural gas remembers the shape of feature space, and training must not bend it.
+"""TOPIC (Tao et al., CVPR 2020): a neural gas keeps the topology of feature space, and training must preserve it.
 
-Its nodes spread over the features of the base classes. While a session is learned, the image of every node must stay
-where the node is (anchor loss), and a new image goes to its class's own node and away from the nodes that one is
-linked with (min-max loss).
+Its nodes spread over the features of the base classes. While a session is learned, the feature of every node's image
+must stay at the node (anchor loss), and that of a new image moves towards its class's own node and away from the nodes
+linked with it (min-max loss).
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fscil.config import Config
 from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, joined, to_tensors
+from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
 from fscil.methods.toolkit.growing_network import NetworkMethod
 from fscil.methods.toolkit.neural_gas import NeuralGas
-from fscil.methods.toolkit.train_on_images import train_on_images
-from fscil.training.base_training import TrainedNetwork
 from fscil.training.build import preprocess_of
-from fscil.training.context import Context
 
 NODES = 400  # for the base classes; each new class brings one more
 ANCHOR_WEIGHT = 32.0
@@ -31,7 +27,7 @@ MARGIN = 0.5  # of the cosine distance between a new image and nodes of other cl
 
 
 def anchor_loss(features: Tensor, centroids: Tensor, spread: Tensor) -> Tensor:
-    """All (N, d): where the nodes' images are now, where the nodes are, their variances. Mean over nodes and d."""
+    """All (N, d): features of the nodes' images, the nodes, their variances. Mean over nodes and dimensions."""
     return ((features - centroids).square() / spread).mean()
 
 
@@ -40,7 +36,8 @@ def min_max_loss(
 ) -> Tensor:
     """(n, d) and (n,) of new images; (N, d), (N,) and (N, N) of the nodes. Mean over images.
 
-    Distance to the nearest node of the own class, and what each node of another class linked with it lacks to margin.
+    Cosine distance to the nearest node of the own class, and a hinge loss for each node of another class linked with
+    it: how much its distance falls short of the margin.
     """
     distance = 1 - cosine_scores(features, centroids)
     own = labels[:, None] == node_labels
@@ -51,10 +48,10 @@ def min_max_loss(
 
 
 def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
-    """(n, d), (N, d) -> (N, d) variance of the features nearest to each node, about it.
+    """(n, d), (N, d) -> (N, d) variance of the features nearest to each node, about the node.
 
-    Each node counts one feature more, as far from it as features are from the origin: many nodes have few, and a
-    variance near zero would hold an image with a force that tears the network apart.
+    Each node counts one feature more, at the mean squared size of all features: many nodes have few features, and a
+    variance near zero would make the anchor loss so steep that training diverges.
     """
     nearest = torch.cdist(features, centroids).argmin(1)
     sums = torch.zeros_like(centroids).index_add_(0, nearest, (features - centroids[nearest]).square())
@@ -63,20 +60,14 @@ def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
 
 
 class Topic(NetworkMethod):
-    """Keeps the image nearest to each node, and the node's place, variance and edges."""
+    """Keeps the image nearest to each node, and the node's centroid, variance and edges."""
 
     title = "TOPIC"
-    table_order = 5
+    table_order = 50
     trains_in_sessions = True
-
-    def __init__(
-        self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
-    ) -> None:
-        super().__init__(config, network, context, class_names)
-        self.preprocess = preprocess_of(config)
-        self.gas = NeuralGas(np.empty((0, self.network.backbone.feature_dim), np.float32))
-        self.spread = torch.from_numpy(self.gas.centroids)  # (N, d)
-        self.nodes = NO_IMAGES  # the image of each node, with its label
+    gas: NeuralGas  # of N nodes
+    spread: Tensor  # (N, d)
+    nodes: Images  # the image of each node, with its label
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         features = self.network.features(base)
@@ -87,20 +78,19 @@ class Topic(NetworkMethod):
 
     def learn(self, new: Images) -> None:
         first, old = self.network.grow(new), len(self.nodes)
-        self._grow(new, first)
+        self._add_nodes(new, first)
         self._train(new, first, old)
-        self.network.weights_changed()
-        self._settle_new_nodes(new, first, old)
+        self._update_new_nodes(new, first, old)
 
-    def _grow(self, new: Images, first: int) -> None:
-        """A node on the mean of each new class, linked with the nodes its images lie next to."""
+    def _add_nodes(self, new: Images, first: int) -> None:
+        """A node on the mean of each new class, linked with the nodes nearest to its images."""
         features = self.network.features(new)
         self.gas.grow(class_means(features, torch.from_numpy(new.labels - first), len(new.counts)).numpy())
         for feature in features.numpy():
             self.gas.link(feature)
 
     def _train(self, new: Images, first: int, old: int) -> None:
-        device, batch = self.context.device, self.config.incremental.batch
+        device, batch, preprocess = self.context.device, self.config.incremental.batch, preprocess_of(self.config)
         centroids, spread = torch.from_numpy(self.gas.centroids).to(device), self.spread.to(device)
         linked = torch.from_numpy(self.gas.linked).to(device)
         labels_of_nodes = np.concatenate([self.nodes.labels, np.arange(first, first + len(new.counts))])
@@ -110,20 +100,20 @@ class Topic(NetworkMethod):
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             some = random.choice(old, min(batch, old), replace=False)
             pixels, sizes = self.nodes.batch(some)
-            images = self.preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
+            images = preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
             features, anchored = self.network.backbone(views), self.network.backbone(images)
             scores = self.network.classify(features)
-            known = scores[:, :first].detach()  # what is said of the old classes is not to change
+            known = scores[:, :first].detach()  # the scores of old classes are constants
             return (
                 F.cross_entropy(torch.cat([known, scores[:, first:]], 1), labels)
                 + ANCHOR_WEIGHT * anchor_loss(anchored, centroids[some], spread[some])
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )
 
-        train_on_images(self.network.parameters(), new, loss, self.config, self.context, self.title, seed=first)
+        self.train(new, loss, seed=first)
 
-    def _settle_new_nodes(self, new: Images, first: int, old: int) -> None:
-        """To the means of the features as they have become; the old ones were held in place."""
+    def _update_new_nodes(self, new: Images, first: int, old: int) -> None:
+        """To the class means after training; the anchor loss kept the features of the old ones in place."""
         features, labels = self.network.features(new), torch.from_numpy(new.labels - first)
         means = class_means(features, labels, len(new.counts))
         away = torch.cdist(means, features).masked_fill(torch.arange(len(means))[:, None] != labels, torch.inf)

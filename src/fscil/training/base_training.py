@@ -1,6 +1,6 @@
-"""Base training, with which every method begins: a backbone under a classifier, trained on the base classes.
+"""Base training, with which every method begins: a backbone and a classifier, trained on the base classes.
 
-What differs between the systems is in the recipe: one view or two, class augmentation, a projection, a linear or a
+What differs between the methods is in the recipe: one view or two, class augmentation, a projection, a linear or a
 cosine classifier, the loss. Methods whose recipes agree can share one trained network.
 """
 
@@ -26,7 +26,7 @@ from fscil.training.context import Context
 from fscil.training.loop import Batch, Step, Trainer
 from fscil.training.run_folder import Run
 
-PLAIN_SCALE = 16.0  # of the cosines, where nothing but cross-entropy is asked for
+PLAIN_SCALE = 16.0  # of the cosines under plain cross-entropy
 
 
 class BaseNetwork(nn.Module):
@@ -37,8 +37,7 @@ class BaseNetwork(nn.Module):
         hidden = config.model.projection
         self.backbone = backbone
         self.projection = Projection(backbone.feature_dim, hidden, hidden) if hidden else nn.Identity()
-        head = CosineHead if config.model.head == "cosine" else nn.Linear
-        self.head = head(hidden or backbone.feature_dim, outputs)
+        self.head = _new_head(config, hidden or backbone.feature_dim, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, 3, h, w) -> (n, outputs)"""
@@ -46,16 +45,20 @@ class BaseNetwork(nn.Module):
         return scores
 
 
+def _new_head(recipe: Config, inputs: int, outputs: int) -> nn.Linear:
+    return CosineHead(inputs, outputs) if recipe.model.head == "cosine" else nn.Linear(inputs, outputs)
+
+
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """What is left of base training. A classifier that stood on a projection was thrown away with it: None."""
+    """The result of base training. head: None where it was trained on a projection, as both are discarded then."""
 
     backbone: Backbone
     head: nn.Linear | None
 
 
 def plain_recipe(config: Config) -> Config:
-    """Cross-entropy on one view, the classifier directly on the features: how every system but ALICE begins here."""
+    """Cross-entropy on one view, the classifier directly on the features: base training of all methods but ALICE."""
     return replace(
         config,
         views=replace(config.views, count=1),
@@ -81,7 +84,7 @@ def pair_classes(recipe: Config, classes: int) -> PairClasses:
 
 
 def base_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
-    """The loss of one batch: the mean over its views, each of which passes the network on its own, there and back."""
+    """The loss of one batch: the mean over its views, each of which is passed forward and backward on its own."""
     mixing, loss = recipe.mixing, LOSSES[recipe.loss.kind]
     compiled = recipe.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
@@ -107,9 +110,9 @@ def base_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
 def train_base_network(
     recipe: Config, base: Images, context: Context, run: Run | None = None, network: BaseNetwork | None = None
 ) -> TrainedNetwork:
-    """Train on the base images. With a run folder: from its checkpoint, if it has one, and the result is kept there.
+    """Train on the base images. With a run folder: from its checkpoint, if it has one, and the result is saved there.
 
-    network: the one to train, where it has been made before, as for an estimate of the time.
+    network: the one to train, if it has been created already.
     """
     classes = len(base.counts)
     network = network or new_base_network(recipe, classes, context)
@@ -126,21 +129,20 @@ def train_base_network(
 
 
 def load_base_network(recipe: Config, run: Run, context: Context) -> TrainedNetwork:
-    """What training left in a finished run folder. recipe: the one it was trained by."""
+    """The network in a finished run folder. recipe: the one it was trained by."""
     run.require_finished()
     backbone = backbone_of(recipe, blank=True).to(context.device)
     load_state(backbone, load_tensors(run.weights)[0], str(run.weights))
     head: nn.Linear | None = None
     if run.head.is_file():
         state, _ = load_tensors(run.head)
-        kind = CosineHead if recipe.model.head == "cosine" else nn.Linear
-        head = kind(backbone.feature_dim, len(state["weight"])).to(context.device)
+        head = _new_head(recipe, backbone.feature_dim, len(state["weight"])).to(context.device)
         load_state(head, state, str(run.head))
     return TrainedNetwork(backbone, head)
 
 
 def validation_split(recipe: Config, base: Images) -> tuple[Images, Images | None]:
-    """A share of each base class, held out where the recipe chooses the result by validation."""
+    """Training and validation images: a fraction of each base class, where the recipe selects the result by them."""
     if recipe.train.selection == "last":
         return base, None
     chosen = np.zeros(len(base), bool)
@@ -154,7 +156,7 @@ def validation_split(recipe: Config, base: Images) -> tuple[Images, Images | Non
 def _validation(
     recipe: Config, backbone: Backbone, train: Images, held_out: Images, context: Context
 ) -> Callable[[], float]:
-    """Accuracy of the nearest class mean, which is what the features are for."""
+    """Accuracy of the nearest class mean: the features are trained for it."""
     features = FeatureCache(backbone, preprocess_of(recipe), context.device, quiet=context.quiet)
 
     def validate() -> float:

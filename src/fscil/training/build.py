@@ -1,4 +1,4 @@
-"""What a recipe's settings build: data set, sessions, backbone, test preprocessing and training views."""
+"""What a recipe builds: data set, sessions, backbone, test preprocessing and training views."""
 
 import math
 from dataclasses import asdict
@@ -11,12 +11,12 @@ from fscil.augment import Views
 from fscil.config import Config, ModelConfig
 from fscil.data import Dataset, Images, Resize
 from fscil.errors import ConfigError
-from fscil.models import Backbone, build_backbone, native_statistics
+from fscil.models import Backbone, backbone_options, build_backbone, native_statistics
 from fscil.preprocess import STATISTICS, Preprocess
 from fscil.protocol import Protocol, fit_protocol
 from fscil.runtime.seeding import seeded
 
-SIZE_STEP = 4  # pixels by which views grow: a new size costs the first step some time
+SIZE_STEP = 4  # pixels by which views grow: the first step of a new size is slow
 
 
 def dataset_of(config: Config, root: Path | None, quiet: bool = False) -> Dataset:
@@ -43,12 +43,12 @@ def protocol_of(config: Config, dataset: Dataset) -> Protocol:
 
 
 def base_images(dataset: Dataset, protocol: Protocol) -> Images:
-    """All training images of the base classes, labelled by arrival."""
+    """All training images of the base classes, labelled in order of arrival."""
     return dataset.train.select(protocol.samples(dataset.train.labels, 0)).relabel(protocol.seen(0))
 
 
 def backbone_of(config: Config, blank: bool = False) -> Backbone:
-    """The network a recipe names, initialised from its seed or its weights; blank where others are to be loaded."""
+    """The recipe's backbone, initialised from its seed or its weights; blank: without them, for others to be loaded."""
     model = config.model
     options = architecture(model)
     wants_weights = model.init == "pretrained" and not model.weights and not blank
@@ -56,24 +56,25 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
         options["pretrained"] = wants_weights
     elif wants_weights:
         raise ConfigError(
-            "this recipe starts from ImageNet weights, and fscil cannot ship those of ResNet. Either give a file with "
-            "--set model.weights=resnet18.pth (torchvision's names, .pth or .safetensors), or use the network whose "
-            "weights come with the pretrained extra: --set model.backbone=efficientnet_lite0 (on a CPU also --set "
-            "train.batch=32: the recipe's 512 images of 224 pixels take some 90 GB)"
+            f"this recipe starts from ImageNet weights, and fscil has none for {model.backbone}. Either give a file "
+            "with --set model.weights=resnet18.pth (torchvision's names, .pth or .safetensors), or use the network "
+            "whose weights come with the pretrained extra: --set model.backbone=efficientnet_lite0 (on a CPU also "
+            "--set train.batch=32: the recipe's 512 images of 224 pixels take some 90 GB)"
         )
     with seeded(config.train.seed):
         return build_backbone(model.backbone, weights=None if blank else model.weights or None, **options)
 
 
 def architecture(model: ModelConfig) -> dict[str, Any]:
-    """The options of build_backbone that decide the shapes of its weights; pretrained ones are not asked for."""
-    if model.backbone in ("resnet18", "resnet10"):
-        return {"stem": model.stem, "width": model.width}
-    return {} if model.backbone == "resnet20" else {"pretrained": False}
+    """The options of build_backbone that determine the shapes of its weights, and no pretrained ones."""
+    if model.backbone == "resnet20":  # always of its published width
+        return {}
+    options = {"stem": model.stem, "width": model.width, "pretrained": False}
+    return {name: value for name, value in options.items() if name in backbone_options(model.backbone)}
 
 
 def preprocess_of(config: Config) -> Preprocess:
-    """How test images reach the network of this recipe."""
+    """The preprocessing of test images."""
     if config.data.statistics == "auto":
         native = native_statistics(config.model.backbone) if config.model.init == "pretrained" else None
         mean, std = native or STATISTICS["cifar10"]
@@ -83,11 +84,11 @@ def preprocess_of(config: Config) -> Preprocess:
 
 
 def views_of(config: Config, progress: float = 1.0) -> Views:
-    """The views of a batch after this share of training, normalised as test images are."""
+    """The training views at this fraction of training, normalised as test images are."""
     settings = asdict(config.views)
     first, grown = settings.pop("first_size"), settings.pop("grown")
     if first is not None and progress < grown:
-        missing = (config.views.size - first) * (1 - progress / grown)
-        settings["size"] = max(first, config.views.size - SIZE_STEP * math.ceil(missing / SIZE_STEP))
+        smaller = (config.views.size - first) * (1 - progress / grown)
+        settings["size"] = max(first, config.views.size - SIZE_STEP * math.ceil(smaller / SIZE_STEP))
     preprocess = preprocess_of(config)
     return Views(**settings, mean=preprocess.mean, std=preprocess.std)

@@ -1,4 +1,4 @@
-"""What a run folder keeps of an unfinished training, so that it goes on to the same bits: weights and momentum."""
+"""Checkpoints of a training in its run folder, weights and momentum, and the state with the best validation score."""
 
 import time
 from dataclasses import dataclass
@@ -20,16 +20,17 @@ class Best:
 
 
 class Checkpoints:
-    """The checkpoints of one training in its run folder; without a run folder nothing is kept."""
+    """The checkpoints of one training. Without a run folder only the best state is kept, in memory."""
 
     def __init__(self, run: Run | None, images: str, minutes: float) -> None:
         """images: a fingerprint of the training images. minutes: between two checkpoints."""
         self._run, self._images, self._interval = run, images, 60 * minutes
         self._saved = time.monotonic()
+        self._best: Best | None = None
 
     @property
     def due(self) -> bool:
-        return time.monotonic() - self._saved > self._interval
+        return self._run is not None and time.monotonic() - self._saved > self._interval
 
     def save(self, network: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
         if not self._run:
@@ -43,7 +44,7 @@ class Checkpoints:
         self._saved = time.monotonic()
 
     def restore(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
-        """Put back what was saved, if anything; returns the steps already done and the seconds they took."""
+        """Load what was saved, if anything; returns the steps already done and the seconds they took."""
         if not self._run:
             return 0, 0.0
         found = self._run.load("checkpoint")
@@ -59,18 +60,24 @@ class Checkpoints:
         load_state(network, of_prefix("network", tensors), f"the checkpoint in {self._run.folder}")
         for name, parameter in network.named_parameters():
             if f"momentum.{name}" in tensors:
-                # In the parameter's own memory layout, so that the arithmetic goes on exactly as it would have.
+                # In the parameter's own memory layout, so that the arithmetic continues to the same bits.
                 momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 optimizer.state[parameter]["momentum_buffer"] = momentum
+        best = self._run.load("best")
+        self._best = Best(best[1]["score"], best[0]) if best else None
         self._run.rewind(about["step"])
         return int(about["step"]), float(about["seconds"])
 
-    def save_best(self, network: nn.Module, score: float, step: int) -> Best:
+    def keep_if_best(self, network: nn.Module, score: float, step: int) -> None:
+        """Keep the network's state if its validation score is higher than all before."""
+        if self._best and score <= self._best.score:
+            return
         state = {name: value.detach().clone() for name, value in network.state_dict().items()}
         if self._run:
             self._run.save("best", state, {"score": score, "step": step})
-        return Best(score, state)
+        self._best = Best(score, state)
 
-    def load_best(self) -> Best | None:
-        found = self._run.load("best") if self._run else None
-        return Best(found[1]["score"], found[0]) if found else None
+    def load_best(self, network: nn.Module) -> None:
+        """Give the network the best state, where there were validation scores."""
+        if self._best:
+            network.load_state_dict(self._best.state)

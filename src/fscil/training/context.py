@@ -1,4 +1,4 @@
-"""Where work is done and how much it says: what trainings, methods and encoders share."""
+"""What trainings, methods and encoders share: the device, and whether progress is shown."""
 
 from dataclasses import dataclass
 

@@ -2,11 +2,11 @@
 
 config.toml              the resolved recipe; `fscil train RUN/config.toml` repeats the run
 run.json                 where the data was, when and with what it was made, whether training is finished
-metrics.jsonl            loss, rate and speed as training went
-checkpoint.safetensors   only while training is unfinished: all that is needed to go on to the same bits
-best.safetensors         likewise, where the result is chosen by validation
+metrics.jsonl            loss, learning rate and speed during training
+checkpoint.safetensors   only while training is unfinished: all that is needed to continue to the same bits
+best.safetensors         likewise, where the result is selected by validation
 weights.safetensors      the trained backbone
-head.safetensors         its classifier, where that stood on the features themselves and not on a projection
+head.safetensors         its classifier, if it was trained on the features and not on a projection
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader of a figure wants to know about where it was measured."""
+    """Where results were computed: hardware and versions."""
     import os
 
     import torch
@@ -115,7 +115,7 @@ class Run:
         write_json(self._about, {**self.about(), **more})
 
     def replace_config(self, config: Config) -> None:
-        """Replace the recipe by one in which nothing is left to be worked out from the data again."""
+        """Replace the recipe by one whose sessions are resolved, so that later changes of the data do not matter."""
         write_text(self._config, to_toml(config))
 
     def config(self) -> Config:
@@ -132,7 +132,7 @@ class Run:
             )
 
     def discard_unbegun(self) -> None:
-        """Undo create, if nothing was learned since: a run that could not begin must not be in the next one's way."""
+        """Undo create, if no training has begun since, so that the next attempt can use the folder."""
         if {path.name for path in self.folder.iterdir()} <= {self._about.name, self._config.name, LOCK}:
             for path in (self._about, self._config, self.folder / LOCK):
                 path.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class Run:
     def finish(
         self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any], head: Mapping[str, "Tensor"] | None = None
     ) -> None:
-        """Weights first, then the word that they are there; the checkpoint is no longer needed."""
+        """Write the weights first, then that the run is finished; the checkpoint is no longer needed."""
         if head is not None:
             save_tensors(self.head, head)
         save_tensors(self.weights, weights, about)
@@ -165,13 +165,13 @@ class Run:
         return read_json_lines(self._metrics)
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after this step, because it will be done, and logged, again."""
+        """Remove what was logged after this step: these steps will be repeated, and logged again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
     @contextmanager
     def board(self, done: int) -> Iterator[Any]:
-        """A writer for TensorBoard where that is installed; steps beyond `done` are about to be done again."""
+        """A TensorBoard writer, or None where that is not installed; what it has of steps beyond `done` is removed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:

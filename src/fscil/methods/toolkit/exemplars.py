@@ -1,4 +1,4 @@
-"""Images of past sessions that a method may keep: which, and copies, so that nothing else of a session is reachable."""
+"""Images of past sessions that a method keeps: chosen by herding, and copied, so that the others are not reachable."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ NO_IMAGES = Images(KeptPixels(()), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def joined(*parts: Images) -> Images:
-    """Copies of all of them, to keep or to train on together."""
+    """Copies of all of them in one set, to keep or to train on together."""
     copies = []
     for images in parts:
         pixels, sizes = images.batch(np.arange(len(images)))
@@ -39,16 +39,16 @@ def joined(*parts: Images) -> Images:
 
 
 def herded(images: Images, features: Tensor, count: int) -> Images:
-    """The images, at most count of each class, that herding on (n, d) features takes, class by class."""
+    """At most count images of each class, chosen by herding on their (n, d) features."""
     members = [np.flatnonzero(images.labels == label) for label in images.counts]
     chosen = [own[herding(features[own], count).numpy()] for own in members]
     return images.select(np.concatenate(chosen))
 
 
 def herding(features: Tensor, count: int) -> Tensor:
-    """(n, d) features of one class -> the first count to take (Rebuffi et al., CVPR 2017), or all in that order.
+    """(n, d) features of one class -> positions of the first count exemplars (Rebuffi et al., CVPR 2017), in order.
 
-    Each is the one that brings the mean of those taken nearest to the mean of all; features count by direction.
+    Each is the one that brings the mean of those chosen nearest to the mean of all. Features are normalised.
     """
     unit = F.normalize(features.double(), dim=1)
     mean, total = unit.mean(0), torch.zeros_like(unit[0])

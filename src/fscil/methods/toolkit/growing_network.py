@@ -1,4 +1,4 @@
-"""A network that goes on learning: backbone and classifier, measured and saved together, and methods that hold one."""
+"""A network that goes on learning, backbone and classifier together, and the methods that hold one."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,6 +11,7 @@ from fscil.errors import ProtocolError, StoreError
 from fscil.features import FeatureCache
 from fscil.methods.base import Method
 from fscil.methods.toolkit.distillation import frozen
+from fscil.methods.toolkit.train_on_images import Loss, train_on_images
 from fscil.models import CosineHead
 from fscil.models.state import load_state, of_prefix, same_state, with_prefix
 from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
@@ -19,28 +20,31 @@ from fscil.training.context import Context
 
 
 class GrowingNetwork:
-    """A backbone under a cosine classifier that gains outputs. In eval mode, also while it is trained: five images have
-    no BatchNorm statistics to offer."""
+    """A backbone under a cosine classifier that gains outputs.
+
+    It is in eval mode also while it is trained: five images are too few for BatchNorm statistics.
+    """
 
     def __init__(self, recipe: Config, network: TrainedNetwork, context: Context) -> None:
         """recipe: of base training."""
         if not isinstance(network.head, CosineHead):
-            raise StoreError("This base network was kept without its classifier, and there is none to go on with.")
+            raise StoreError(
+                "this base network has no cosine classifier on its features, which the method needs to add classes to. "
+                "Train it again, by the method's own base recipe."
+            )
         self.recipe, self._device = recipe, context.device
-        self.backbone, self.head = network.backbone.to(context.device), network.head
+        self.backbone, self.head = network.backbone.to(context.device).eval(), network.head.to(context.device)
         self.features = FeatureCache(self.backbone, preprocess_of(recipe), context.device, quiet=context.quiet)
-        self.backbone.eval()
 
     def _new_head(self, outputs: int) -> CosineHead:
         return CosineHead(self.backbone.feature_dim, outputs).to(self._device)
 
     def weights_changed(self) -> None:
         """After training: cached features are no longer valid."""
-        self.backbone.eval()
         self.features.clear()
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(n, 3, h, w) -> (n, classes), as it is trained."""
+        """(n, 3, h, w) -> (n, classes): cosines, at the scale of base training"""
         return self.classify(self.backbone(images))
 
     def classify(self, features: Tensor) -> Tensor:
@@ -91,7 +95,7 @@ class GrowingNetwork:
 
 
 class NetworkMethod(Method):
-    """A method that holds a growing network: by default its classifier answers, and its state is the state."""
+    """A method that holds a growing network; by default the scores are those of its classifier."""
 
     def __init__(
         self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
@@ -102,15 +106,28 @@ class NetworkMethod(Method):
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """The trained network knows the base classes already."""
 
+    def train(
+        self,
+        images: Images,
+        loss: Loss,
+        seed: int,
+        parameters: Sequence[nn.Parameter] | None = None,
+        lr: float | None = None,
+    ) -> None:
+        """Minimise the loss on a session's images. parameters: those to train, if not all of the network."""
+        trained = self.network.parameters() if parameters is None else parameters
+        train_on_images(trained, images, loss, self.config, self.context, self.title, seed, lr)
+        self.network.weights_changed()
+
     def scores(self, images: Images) -> Tensor:
         return self.network.scores(images)
 
     def own_state(self) -> dict[str, Tensor]:
-        """What there is beside the network."""
+        """What the method keeps beside the network."""
         return {}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
-        """Put back what own_state gave; the network is there already."""
+        """Restore what own_state gave; the network has been restored before."""
 
     def state(self) -> dict[str, Tensor]:
         """backbone.*, head.*, and own_state"""

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 
-RATE = 0.02  # how far the nearest node moves towards a feature
+RATE = 0.02  # step of the nearest node towards a feature
 DECAY = 1.0  # the i-th nearest moves by exp(-i / DECAY) of that
-OLDEST = 200  # an edge that has not been confirmed for longer is dropped
+MAX_AGE = 200  # an edge older than that is removed
 UPDATES = 100  # features shown per node, on average
 NO_EDGE = -1
 
-# Beyond this rank the step is lost in rounding.
+# Steps of the nearest nodes; those of higher rank would be lost in rounding.
 _STEPS = (RATE * np.exp(-np.arange(20) / DECAY)).astype(np.float32)[:, None]
 
 
@@ -26,7 +26,7 @@ class NeuralGas:
 
     @classmethod
     def fit(cls, features: Floats, nodes: int, seed: int) -> "NeuralGas":
-        """(n, d) features, n >= nodes >= 2: the nodes start on some of them, then adapt to all in random order."""
+        """(n, d) features, n >= nodes >= 2: the nodes start at random ones, then adapt to all in random order."""
         random = np.random.default_rng(seed)
         gas = cls(features[random.choice(len(features), nodes, replace=False)])
         left = UPDATES * nodes
@@ -37,7 +37,7 @@ class NeuralGas:
         return gas
 
     def adapt(self, feature: Floats) -> None:
-        """(d,): the nodes move towards it, each by its rank in nearness; the two nearest are linked."""
+        """(d,): the nodes move towards it, each by its rank of distance; the two nearest are linked."""
         towards = feature - self.centroids
         order = np.argsort(np.einsum("nd,nd->n", towards, towards), kind="stable")
         moved = order[: len(_STEPS)]
@@ -45,26 +45,26 @@ class NeuralGas:
         self._link(order[0], order[1])
 
     def link(self, feature: Floats) -> None:
-        """(d,): the two nodes nearest to it are linked, and none moves."""
+        """(d,): the two nodes nearest to it are linked; no node moves."""
         away = feature - self.centroids
         order = np.argsort(np.einsum("nd,nd->n", away, away), kind="stable")
         self._link(order[0], order[1])
 
     def _link(self, winner: int, second: int) -> None:
-        """Competitive Hebbian learning: the winner's edges grow older, except the one that was just confirmed."""
+        """Competitive Hebbian learning: the winner's edges age, except that to the second nearest, which is renewed."""
         ages = self.ages[winner]
         ages[ages != NO_EDGE] += 1
         ages[second] = 0
-        ages[ages > OLDEST] = NO_EDGE
+        ages[ages > MAX_AGE] = NO_EDGE
         self.ages[:, winner] = ages
 
     def grow(self, centroids: Floats) -> None:
-        """(k, d): nodes more, not linked yet."""
+        """(k, d): add nodes, without edges."""
         self.centroids = np.concatenate([self.centroids, centroids])
         self.ages = np.pad(self.ages, (0, len(centroids)), constant_values=NO_EDGE)
 
     @property
     def linked(self) -> NDArray[np.bool_]:
         """(N, N)"""
-        found: NDArray[Any] = self.ages != NO_EDGE
-        return found
+        linked: NDArray[Any] = self.ages != NO_EDGE
+        return linked

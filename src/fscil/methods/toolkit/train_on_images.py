@@ -1,7 +1,7 @@
-"""Training on a session's few images, as the systems before ALICE do it: the network goes on learning.
+"""Training the network on a session's few images, as the systems before ALICE do.
 
 Common to them in the comparison of Tao et al. (CVPR 2020): Nesterov SGD, weight decay 5e-4, some hundred steps, each
-on a batch of all the new images. BatchNorm keeps the statistics of the base classes: five images have none to offer.
+on a batch of all the new images. BatchNorm keeps the statistics of the base classes: five images are too few for it.
 """
 
 import math
@@ -23,7 +23,7 @@ from fscil.training.context import Context
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
 
-MAX_GRAD_NORM = 1.0  # without statistics of the batch, BatchNorm no longer bounds the size of a step
+MAX_GRAD_NORM = 1.0  # gradients are clipped: with fixed statistics, BatchNorm does not bound the size of a step
 
 
 def train_on_images(
@@ -36,7 +36,10 @@ def train_on_images(
     seed: int,
     lr: float | None = None,
 ) -> None:
-    """Lower the loss on augmented images, one view each; the rate falls along half a cosine. seed: the session."""
+    """Minimise the loss on augmented images, one view each, with cosine decay of the learning rate.
+
+    seed: of the session, beside that of the recipe. lr: instead of `incremental.lr`.
+    """
     settings = config.incremental
     first_rate = settings.lr if lr is None else lr
     views = views_of(replace(config, views=replace(config.views, count=1)))
@@ -67,7 +70,7 @@ def train_on_images(
 
 
 def _batches(random: np.random.Generator, images: int, size: int) -> Iterator[NDArray[np.int64]]:
-    """Positions of the images of one step after the other, without end: every image once before any comes again."""
+    """Positions of the images of each step, without end: every image once before any is repeated."""
     while True:
         order = random.permutation(images)
         for start in range(0, images, size):

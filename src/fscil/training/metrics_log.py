@@ -1,0 +1,50 @@
+"""Metrics of a running training: mean loss and speed, written to the run folder and to TensorBoard."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fscil.training.run_folder import Run
+
+
+class Meter:
+    """Mean loss and speed since the last reading. Adding does not make the host wait for the device, reading does."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sum = torch.zeros((), device=device)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._sum.zero_()
+        self._steps, self._images, self._began = 0, 0, time.monotonic()
+
+    def add(self, loss: Tensor, images: int) -> None:
+        self._sum += loss.detach()
+        self._steps += 1
+        self._images += images
+
+    def read(self) -> tuple[float, float]:
+        """The mean loss, and images per second."""
+        mean = self._sum.item() / max(self._steps, 1)
+        speed = self._images / max(time.monotonic() - self._began, 1e-9)
+        self._reset()
+        return mean, speed
+
+
+@contextmanager
+def metrics_log(run: Run | None, first: int) -> Iterator[Callable[..., None]]:
+    """A function `log(step, **values)`; without a run folder it does nothing. first: steps done already."""
+    if run is None:
+        yield lambda step, **values: None
+        return
+    with run.board(first) as board:
+
+        def log(step: int, **values: float) -> None:
+            run.log(step=step, **values)
+            for name, value in values.items() if board else ():
+                board.add_scalar(name, value, step)
+
+        yield log
