@@ -442,7 +442,7 @@ def test_a_recipe_written_by_hand_or_by_an_older_version_is_read(tmp_path):
     assert load_recipe(path) == replace(Config(), data=DataConfig(resize=(92, 92)))
 
 
-@pytest.mark.parametrize("module", ["parsing", "recipes"])
+@pytest.mark.parametrize("module", ["parsing", "recipes", "settings"])
 def test_the_examples_are_true(module):
     failed, tried = doctest.testmod(import_module(f"fscil.config.{module}"))
     assert (failed, tried > 0) == (0, True)

@@ -17,6 +17,11 @@ def test_memory_can_be_kept_in_another_process():
         assert found[0] == "True"
 
 
+def test_the_example_is_true():
+    program = "import doctest, fscil.runtime.allocator; print(*doctest.testmod(fscil.runtime.allocator))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "0 2\n"
+
+
 def test_other_systems_go_without():
     program = (
         "import sys; sys.platform = 'win32'; from fscil.runtime.allocator import tune_allocator; "

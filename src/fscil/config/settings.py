@@ -135,7 +135,30 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a result, apart from the images themselves."""
+    """Everything that decides a result, apart from the images themselves.
+
+    Parameters
+    ----------
+    about : str
+        What the recipe is for.
+    method : str
+        One of `fscil.METHODS`.
+    data, protocol, views, mixing, model, loss, train, incremental, test
+        The sections, each a frozen dataclass with a default for every setting.
+
+    Raises
+    ------
+    ConfigError
+        For a setting out of its bounds, and for settings that do not fit each other.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from fscil import Config
+    >>> config = Config()
+    >>> replace(config, train=replace(config.train, epochs=5)).train.epochs
+    5
+    """
 
     about: str = ""
     method: str = "alice"  # see fscil.methods.METHODS
