@@ -1,10 +1,10 @@
-"""Which score tells unknown images best, and how well does a threshold keep its promise?
+"""Which score separates known from unknown images best, and how well a threshold keeps the rate it was set for.
 
 Three tables in Markdown for the runs given, each with the folder of its data:
 
     python benchmarks/openset.py runs/cifar=datasets runs/cub=datasets/CUB_200_2011 > openset-tables.md
 
-Validation: base classes' training images alone; two thirds of the classes play the known ones, the others the unknown.
+Validation: base classes' training images alone; two thirds of the classes are taken as known, the others as unknown.
 Test: after each session the test images of later sessions' classes are unknown, as in `fscil evaluate --openset`.
 Calibration: the share of unknown images that a threshold meant to accept 5% of them does accept.
 """
@@ -18,12 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fscil.experiments.run import load_data, protocol_of, trained_method
+from fscil.features import FeatureCache
 from fscil.gallery import balanced_indices, class_means, cosine_scores
+from fscil.methods import METHODS
 from fscil.metrics import OpenSet, open_set
 from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, leave_one_class_out, threshold_at
 from fscil.protocol import Protocol
 from fscil.runtime.allocator import tune_allocator
+from fscil.training.base_training import load_base_network
+from fscil.training.build import dataset_of, preprocess_of, protocol_of
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 SHOTS = (5, 1)
@@ -48,8 +52,10 @@ class Features:
     def of(cls, folder: Path, data: Path) -> "Features":
         run = Run.open(folder)
         config = run.config()
-        method = trained_method(run, config, torch.device("cpu"), quiet=False)
-        dataset = load_data(config, data)
+        context = Context.on("cpu")
+        network = load_base_network(METHODS[config.method].base_recipe(config), run, context)
+        extract = FeatureCache(network.backbone, preprocess_of(config), context.device)
+        dataset = dataset_of(config, data)
         protocol = protocol_of(config, dataset)
         order = protocol.seen(protocol.sessions)
         train, test = dataset.train.of_classes(order).relabel(order), dataset.test.of_classes(order).relabel(order)
@@ -59,7 +65,7 @@ class Features:
                 drawn = protocol.with_shots(shots).samples(dataset.train.labels, session, config.protocol.draw)
                 few[shots, session] = torch.from_numpy(np.flatnonzero(np.isin(train.rows, dataset.train.rows[drawn])))
         labels = [torch.from_numpy(images.labels) for images in (train, test)]
-        return cls(folder.name, protocol, method.features(train), labels[0], method.features(test), labels[1], few)
+        return cls(folder.name, protocol, extract(train), labels[0], extract(test), labels[1], few)
 
     def nearest(self, label: int, k: int) -> Tensor:
         """Rows of a class's k training images nearest to its mean."""
@@ -84,14 +90,14 @@ def scores(features: Tensor, means: Tensor) -> dict[str, Tensor]:
 
 
 def figures(means: Tensor, known: Tensor, labels: Tensor, unknown: Tensor) -> dict[str, OpenSet]:
-    """Every score, judged with (C, d) prototypes, features of known and unknown images, and the labels of the known."""
+    """Every score by (C, d) prototypes, from features of known and unknown images and the labels of the known."""
     correct = (cosine_scores(known, means).argmax(1) == labels).numpy()
     near, far = scores(known, means), scores(unknown, means)
     return {name: open_set(near[name].numpy(), correct, far[name].numpy()) for name in near}
 
 
 def validation(features: Features, shots: int) -> list[dict[str, OpenSet]]:
-    """Half of the pseudo-known classes stand with their most typical images, as base classes do, half with any."""
+    """Half of the pseudo-known classes have the mean of their most typical images, as base classes do, half of any."""
     labels, base = features.train_labels, features.protocol.base_classes
     found = []
     for split in range(SPLITS):
@@ -122,7 +128,7 @@ def galleries(features: Features, shots: int) -> Iterator[tuple[int, Tensor, Ten
 
 
 def test(features: Features, shots: int) -> list[dict[str, OpenSet]]:
-    """Before the first session the base classes stand with all their data, as in `fscil evaluate`."""
+    """Before the first session a base class is the mean of all its images, as in `fscil evaluate`."""
     found = []
     for session, rows, labels in galleries(features, shots):
         classes = len(features.protocol.seen(session))
@@ -138,16 +144,16 @@ def test(features: Features, shots: int) -> list[dict[str, OpenSet]]:
 def calibration(features: Features, shots: int, score: str) -> dict[str, list[tuple[float, float]]]:
     """By way of calibration: (share of unknown accepted, share of known rejected) after each session.
 
-    The unknown are test images of every other later class; those of the rest serve where real unknowns calibrate.
+    The unknown are test images of every other later class; those of the rest calibrate where real unknowns do.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     first: float | None = None
     for session, rows, labels in galleries(features, shots):
         classes = len(features.protocol.seen(session))
         means = class_means(features.train[rows], labels, classes)
-        judged = SCORES[score](Evidence(cosine_scores(features.test, means)))
+        scored = SCORES[score](Evidence(cosine_scores(features.test, means)))
         seen, even = features.test_labels < classes, features.test_labels % 2 == 0
-        known, unknown, held_out = judged[seen], judged[~seen & even], judged[~seen & ~even]
+        known, unknown, held_out = scored[seen], scored[~seen & even], scored[~seen & ~even]
         left_out = threshold_at(leave_one_class_out(features.train[rows], labels, score)[1], FALSE_ACCEPT)
         real = threshold_at(held_out, FALSE_ACCEPT)
         first = real if first is None else first
