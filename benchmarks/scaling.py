@@ -30,10 +30,10 @@ from speed_ours import recipe
 from speed_worker import Worker, middle
 
 from fscil.gallery import Gallery, Photo
-from fscil.methods import Alice
 from fscil.report.figures import COLOURS, MARKERS, draw
 from fscil.runtime.files import write_json, write_text
-from fscil.training.loop import Trainer
+from fscil.training.base_training import new_base_network
+from fscil.training.context import Context
 from fscil.training.run_folder import machine
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def head_memory(classes: int, batch: int) -> int:
     """About what the head of a step takes, from its shape alone."""
     config = recipe("model.width=8")
     with torch.device("meta"):
-        head = Alice(config, Trainer(config.train, torch.device("meta"), quiet=True)).network(classes).head
+        head = new_base_network(config, classes, Context(torch.device("meta"))).head
     through = batch * (1 + config.mixing.repeats)
     return 4 * (HEAD_COPIES * head.weight.numel() + SCORE_COPIES * through * head.out_features)
 
@@ -169,7 +169,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def session_time(gallery: Gallery, shots: int, repeats: int, random: torch.Generator) -> float:
-    """Median seconds to enrol one session more; it is forgotten again, which is not timed."""
+    """Median seconds to enroll one more session; it is forgotten again, which is not timed."""
     session = {f"new {number}": photos(f"new {number}", shots, random) for number in range(WAY)}
 
     def enroll() -> None:
@@ -189,7 +189,7 @@ def galleries(sizes: Sizes) -> Iterator[Series]:
     gallery = filled(100, random)
     points = [(shots, session_time(gallery, shots, sizes.repeats, random)) for shots in sizes.shots]
     for shots, seconds in points:
-        say(f"{shots} shots: {1000 * seconds:.3g} ms to enrol a session")
+        say(f"{shots} shots: {1000 * seconds:.3g} ms to enroll a session")
     yield Series("shots", "enrolling a session", "s", points)
     enroll, name = [], []
     queries = torch.rand(QUERIES, DIM, generator=random)
@@ -199,7 +199,7 @@ def galleries(sizes: Sizes) -> Iterator[Series]:
         gallery.nearest(queries, 1)
         times = [timed(lambda known=gallery: known.nearest(queries, 1)) for _ in range(sizes.repeats)]
         name.append((sessions, median(times)))
-        say(f"{sessions} sessions: {1000 * enroll[-1][1]:.3g} ms to enrol one, {1000 * name[-1][1]:.3g} ms to name")
+        say(f"{sessions} sessions: {1000 * enroll[-1][1]:.3g} ms to enroll one, {1000 * name[-1][1]:.3g} ms to name")
     yield Series("sessions", "enrolling one more", "s", enroll)
     yield Series("sessions", f"naming {QUERIES:,} images", "s", name)
 

@@ -34,7 +34,7 @@ from speed_worker import Worker, interleaved, middle
 
 from fscil.config import load_recipe
 from fscil.errors import FscilError
-from fscil.experiments.run import load_data
+from fscil.training.build import dataset_of
 
 STEP_GOALS = {64: 1.8, 32: None, 16: 2.5}  # by width; against the literal program, where it is compared
 FLOP_GOALS = {64: 0.85, 32: 0.80, 16: 0.70}
@@ -215,7 +215,7 @@ def main() -> None:
         parser.error("--long trains on CIFAR-100: give its folder with --data DIR (make bench-long DATA=DIR)")
     if given.data:
         try:
-            load_data(load_recipe("cifar100"), given.data)
+            dataset_of(load_recipe("cifar100"), given.data)
         except FscilError as error:  # now, not after a quarter of an hour
             parser.error(str(error))
     sizes = QUICK if given.quick else Sizes()

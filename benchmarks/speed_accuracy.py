@@ -24,16 +24,19 @@ from tune import without_test_data
 
 from fscil.config import load_recipe
 from fscil.data import Dataset
-from fscil.experiments.run import load_data
-from fscil.experiments.sessions import base_images, walk_all
+from fscil.experiments.sessions import walk_all
 from fscil.methods import Alice
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.allocator import tune_allocator
 from fscil.runtime.files import load_tensors, save_tensors
-from fscil.runtime.progress import Bar, clock
+from fscil.runtime.progress import ProgressBar
+from fscil.runtime.text import duration
+from fscil.training.base_training import TrainedNetwork, base_step, new_base_network
+from fscil.training.build import backbone_of, base_images, dataset_of
+from fscil.training.context import Context
 from fscil.training.loop import Batch, Trainer
 
-CPU = torch.device("cpu")
+CPU = Context.on("cpu", quiet=True)
 SHOTS, DRAWS = 5, 10
 GOAL = 5.0
 WIDTH = 16
@@ -61,14 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def validation_data(data: str | None) -> tuple[Dataset, Protocol]:
     """Without a folder: a few random images of as many classes."""
-    dataset = load_data(load_recipe("cifar100"), Path(data), quiet=True) if data else random_dataset(60, 6, 1)
+    dataset = dataset_of(load_recipe("cifar100"), Path(data), quiet=True) if data else random_dataset(60, 6, 1)
     return without_test_data(dataset, tuple(range(60))), Protocol(50, 5, 2, SHOTS)
 
 
 def harmonic_accuracy(method: Alice, dataset: Dataset, protocol: Protocol) -> float:
     """After the last session, the mean over the draws."""
-    method.features.forget()
-    method.describe_base(base_images(dataset, protocol), (SHOTS,))
+    method.features.clear()
+    method.fit_base(base_images(dataset, protocol), (SHOTS,))
     draws: list[Draw] = list(range(DRAWS))
     walks = walk_all(method, dataset, protocol, (SHOTS,), draws, judged=(protocol.sessions,))
     return float(np.mean([walk.sessions[-1].scores.harmonic for walk in walks]))
@@ -102,12 +105,12 @@ def literal_training(
         torch.manual_seed(number)
         loader = literal.loader_of(views, batch)
         began = perf_counter()
-        with Bar(f"literal, epoch {number + 1}", len(loader)) as bar:
+        with ProgressBar(f"literal, epoch {number + 1}", len(loader)) as bar:
             for loss in literal.train_epoch(network, optimizer, loader, protocol.base_classes):
                 bar.advance(1, f"loss {loss:.3f}")
         seconds = perf_counter() - began + (history[-1]["seconds"] if history else 0.0)
         config = load_recipe("cifar100", [f"model.width={width}"])
-        method = Alice(config, Trainer(config.train, CPU, quiet=True))
+        method = Alice(config, TrainedNetwork(backbone_of(config), None), CPU)
         method.backbone.load_state_dict(network.backbone.state_dict())
         harmonic = harmonic_accuracy(method, dataset, protocol)
         history.append({"epochs": number + 1, "seconds": seconds, "harmonic": harmonic})
@@ -135,17 +138,17 @@ def our_training(data: str | None, settings: list[str], every: int, target: floa
     config, base = load_recipe("cifar100_cpu", settings), base_images(dataset, protocol)
 
     def training() -> dict[str, float]:
-        trainer = Trainer(config.train, CPU, quiet=True)
-        method = Alice(config, trainer)
-        network = method.network(protocol.base_classes)
-        loss = method.step(network, protocol.base_classes)
+        trainer = Trainer(config.train, CPU)
+        network = new_base_network(config, protocol.base_classes, CPU)
+        method = Alice(config, TrainedNetwork(network.backbone, None), CPU)
+        loss = base_step(config, network, protocol.base_classes)
         state = {"steps": 0, "pauses": 0.0, "seconds": 0.0, "harmonic": 0.0}
 
         def evaluate() -> None:
             paused = perf_counter()
             state["seconds"] = paused - began - state["pauses"]
             state["harmonic"] = harmonic_accuracy(method, dataset, protocol)
-            say(f"  ours, step {state['steps']}, {clock(state['seconds'])}: harmonic {state['harmonic']:.2%}")
+            say(f"  ours, step {state['steps']}, {duration(state['seconds'])}: harmonic {state['harmonic']:.2%}")
             state["pauses"] += perf_counter() - paused
 
         def step(batch: Batch) -> Iterable[Tensor]:
@@ -158,7 +161,7 @@ def our_training(data: str | None, settings: list[str], every: int, target: floa
 
         began = perf_counter()
         try:
-            trainer.fit(network, base, step)
+            trainer.train(network, base, step)
             evaluate()
         except _Reached:
             pass
@@ -186,16 +189,18 @@ def measure(given: argparse.Namespace) -> Row:
     with Worker("accuracy", "literal_training", **options) as worker:
         theirs = worker.round()
         while theirs["epochs"] < epochs:
-            say(f"  literal, epoch {theirs['epochs']}, {clock(theirs['seconds'])}: harmonic {theirs['harmonic']:.2%}")
+            say(
+                f"  literal, epoch {theirs['epochs']}, {duration(theirs['seconds'])}: harmonic {theirs['harmonic']:.2%}"
+            )
             theirs = worker.round()
     target = theirs["harmonic"]
-    say(f"  literal, {clock(theirs['seconds'])}: harmonic {target:.2%}. Ours …")
+    say(f"  literal, {duration(theirs['seconds'])}: harmonic {target:.2%}. Ours …")
     with Worker("accuracy", "our_training", data=data, settings=settings, every=given.every, target=target) as worker:
         ours = worker.round()
     reached = ours["harmonic"] >= target
     cells = (
-        f"{clock(ours['seconds'])} to {ours['harmonic']:.1%}" + ("" if reached else ": not reached"),
-        f"{clock(theirs['seconds'])} to {target:.1%} (literal, width {model['width']}, epochs: {epochs})",
+        f"{duration(ours['seconds'])} to {ours['harmonic']:.1%}" + ("" if reached else ": not reached"),
+        f"{duration(theirs['seconds'])} to {target:.1%} (literal, width {model['width']}, epochs: {epochs})",
     )
     seconds = {"ours": [ours["seconds"]], "literal": [theirs["seconds"]]}
     figure = theirs["seconds"] / ours["seconds"] if reached else 0.0

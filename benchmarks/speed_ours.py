@@ -1,6 +1,6 @@
 """Our sides of the comparisons, with our allocator setting: each prepares, warms up and returns what one round does.
 
-What is timed is what the product runs: the trainer's own loop, the method's own feature extractor, the sessions' walk.
+What is timed is what the product runs: the trainer's own loop, the method's own feature cache, its sessions.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from fscil.config import Config, load_recipe
 from fscil.data import Dataset, Images, Resize, prepare
 from fscil.data.images import FilePixels
-from fscil.experiments.run import load_data
-from fscil.experiments.sessions import base_images, walk_all
+from fscil.experiments.sessions import walk_all
 from fscil.methods import Alice
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.allocator import tune_allocator
-from fscil.training.base_training import BaseNetwork, base_step
-from fscil.training.build import views_of
+from fscil.training.base_training import TrainedNetwork, base_step, new_base_network
+from fscil.training.build import backbone_of, base_images, dataset_of, views_of
+from fscil.training.context import Context
 from fscil.training.loop import Batch, Trainer
 
-CPU = torch.device("cpu")
+CPU = Context.on("cpu", quiet=True)
 SHOTS, DRAWS = (5, 1), 10
 
 
@@ -49,8 +49,8 @@ class Step:
         model = f"model.width={width}", f"model.projection={hidden}", f"mixing.pairs={pairs}"
         self.config = recipe(*model, f"train.batch={batch}", f"views.size={size}")
         self.images = random_images(steps * batch, size, classes)
-        self.trainer = Trainer(self.config.train, CPU, quiet=True)
-        self.network: BaseNetwork = Alice(self.config, self.trainer).network(classes)
+        self.trainer = Trainer(self.config.train, CPU)
+        self.network = new_base_network(self.config, classes, CPU)
         self.loss = base_step(self.config, self.network, classes)
         self.steps = steps
         self.passed = 0  # images through the network in the last call
@@ -62,7 +62,7 @@ class Step:
     def __call__(self) -> float:
         """Seconds per step."""
         self.passed, began = 0, perf_counter()
-        self.trainer.fit(self.network, self.images, self.loss)
+        self.trainer.train(self.network, self.images, self.loss)
         return (perf_counter() - began) / self.steps
 
     @property
@@ -169,7 +169,7 @@ def saved_bytes(step: Step) -> list[int]:
             yield loss
 
     one = step.images.select(range(step.config.train.batch))
-    step.trainer.fit(step.network, one, counting)
+    step.trainer.train(step.network, one, counting)
     return totals
 
 
@@ -206,8 +206,9 @@ def two_views(
 
 
 def alice(width: int) -> Alice:
+    """Untrained: what it costs does not depend on its weights."""
     config = recipe(f"model.width={width}")
-    return Alice(config, Trainer(config.train, CPU, quiet=True))
+    return Alice(config, TrainedNetwork(backbone_of(config), None), CPU)
 
 
 def features(width: int, count: int) -> Callable[[], dict[str, float]]:
@@ -216,7 +217,7 @@ def features(width: int, count: int) -> Callable[[], dict[str, float]]:
     extract, images = alice(width).features, random_images(count, 32, 2)
 
     def work() -> dict[str, float]:
-        extract.forget()
+        extract.clear()
         began = perf_counter()
         extract(images)
         return {"seconds": (perf_counter() - began) / count}
@@ -226,7 +227,7 @@ def features(width: int, count: int) -> Callable[[], dict[str, float]]:
 
 
 def _protocol_and_data(data: str | None, train: int, test: int) -> tuple[Protocol, Dataset]:
-    dataset = load_data(recipe(), Path(data), quiet=True) if data else random_dataset(100, train, test)
+    dataset = dataset_of(recipe(), Path(data), quiet=True) if data else random_dataset(100, train, test)
     return Protocol(60, 5, 8), dataset
 
 
@@ -239,9 +240,9 @@ def sessions(width: int, data: str | None, train: int, test: int) -> Callable[[]
     draws: list[Draw] = list(range(DRAWS))
 
     def work() -> dict[str, float]:
-        method.features.forget()
+        method.features.clear()
         began = perf_counter()
-        method.describe_base(base_images(dataset, protocol), SHOTS)
+        method.fit_base(base_images(dataset, protocol), SHOTS)
         for _ in walk_all(method, dataset, protocol, SHOTS, draws):
             pass
         return {"seconds": perf_counter() - began}
@@ -264,7 +265,7 @@ def one_pass(width: int, data: str | None, train: int, test: int) -> Callable[[]
     extract(dataset.test.select(range(min(512, len(dataset.test)))))
 
     def work() -> dict[str, float]:
-        extract.forget()
+        extract.clear()
         began = perf_counter()
         extract(needed)
         extract(dataset.test)

@@ -1,8 +1,8 @@
-"""Judge a recipe or a method without test data: on the base classes' training images alone.
+"""Evaluate a recipe or a method without test data: on the base classes' training images alone.
 
-The last `--novel` base classes play the new ones, a tenth of every class's training images plays the test part, and the
-sessions are walked as usual. One call is one trial; its figures are appended to `--log`. With `--bases`, trained base
-networks are kept, so that trials which differ in their sessions only need not train them again.
+The last `--novel` base classes are the new ones, a tenth of every class's training images is the test part, and the
+sessions are evaluated as usual. One call is one trial; its results are appended to `--log`. With `--bases`, trained
+base networks are kept, so that trials which differ in their sessions only need not train them again.
 
     python benchmarks/tune.py glyphs --novel 15 --set train.lr=0.1 --log results/tuning-glyphs.jsonl
     python benchmarks/tune.py glyphs --novel 15 --set method=icarl --set incremental.lr=0.1 --bases /tmp/bases
@@ -18,14 +18,15 @@ from fscil.config import Config, load_recipe
 from fscil.data import Dataset
 from fscil.data.images import Images
 from fscil.experiments.grid import base_key
-from fscil.experiments.run import load_data, method_class, protocol_of, train_base
-from fscil.experiments.sessions import base_images, walk_all
+from fscil.experiments.sessions import walk_all
+from fscil.methods import METHODS
 from fscil.metrics import mean_and_interval
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.allocator import tune_allocator
 from fscil.runtime.files import append_json_line
-from fscil.training.build import backbone_of
-from fscil.training.loop import Trainer
+from fscil.training.base_training import TrainedNetwork, load_base_network, train_base_network
+from fscil.training.build import base_images, dataset_of, protocol_of
+from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 
@@ -41,22 +42,24 @@ def without_test_data(dataset: Dataset, classes: tuple[int, ...], share: float =
     return Dataset(train.select(~held_out), train.select(held_out), names, f"{dataset.name}-validation")
 
 
-def base_run(config: Config, base: Images, bases: Path) -> Run:
-    """The run folder of the network the method starts from, trained if it is not there yet."""
-    recipe = method_class(config).base_recipe(config)
+def base_network(config: Config, base: Images, bases: Path | None, context: Context) -> TrainedNetwork:
+    """The network the method starts from; with a folder it is trained if it is not there yet, and kept."""
+    recipe = METHODS[config.method].base_recipe(config)
+    if bases is None:
+        return train_base_network(recipe, base, context)
     run = Run(bases / f"{base_key(recipe)}-{len(base.counts)}")
     if not (run.folder / "run.json").exists():
         run = Run.create(run.folder, recipe, {})
     if not run.finished:
-        train_base(recipe, Trainer(recipe.train, run=run), backbone_of(recipe), run, base)
-    return run
+        train_base_network(recipe, base, context, run)
+    return load_base_network(recipe, run, context)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--novel", type=int, default=10, help="base classes that play new ones")
+    parser.add_argument("--novel", type=int, default=10, help="base classes that are used as new ones")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--bases", type=Path, help="folder that keeps trained base networks")
@@ -65,14 +68,15 @@ def main() -> None:
     tune_allocator()
 
     config = load_recipe(given.recipe, given.settings)
-    dataset = load_data(config, given.data, quiet=True)
+    dataset = dataset_of(config, given.data, quiet=True)
     classes = protocol_of(config, dataset).seen(0)
     dataset = without_test_data(dataset, classes)
     protocol = Protocol(len(classes) - given.novel, config.protocol.way, given.novel // config.protocol.way)
     base = base_images(dataset, protocol)
     began = time.perf_counter()
-    trainer = Trainer(config.train, run=base_run(config, base, given.bases) if given.bases else None)
-    method = method_class(config)(config, trainer, dataset.class_names)
+    context = Context.on("auto")
+    network = base_network(config, base, given.bases, context)
+    method = METHODS[config.method](config, network, context, dataset.class_names)
     method.fit_base(base, config.protocol.shots)
     seconds = time.perf_counter() - began
 

@@ -19,9 +19,9 @@ import torch
 
 from fscil.augment import Views, mix_classes
 from fscil.losses import angular_penalty
-from fscil.methods import Alice
 from fscil.preprocess import STATISTICS, normalise
-from fscil.training.loop import Trainer
+from fscil.training.base_training import new_base_network
+from fscil.training.context import Context
 from helpers import small_config, tiny_dataset
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -205,7 +205,7 @@ def test_the_literal_program_and_ours_agree_on_a_batch(benchmark_module):
     literal = benchmark_module("literal")
     classes, images = 6, tiny_dataset(6).train
     config = small_config("model.width=8", "model.projection=16", "protocol.base_classes=6")
-    ours = Alice(config, Trainer(config.train, torch.device("cpu"), quiet=True)).network(classes).train()
+    ours = new_base_network(config, classes, Context.on("cpu")).train()
     theirs = literal.Network(8, classes, 16).train()
     theirs.load_state_dict(ours.state_dict())
 

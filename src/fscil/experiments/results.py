@@ -53,7 +53,7 @@ def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run
 
 def shown_as(name: str) -> dict[str, Any]:
     """How a method wants to be shown in reports; one that is not installed by its name."""
-    method = METHODS[name] if name in METHODS else Method
+    method = METHODS[name] if name in METHODS else Method  # noqa: SIM401 - get would raise: it expects a KeyError
     return {
         "title": method.title or name,
         "table_order": method.table_order,
