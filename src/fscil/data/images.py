@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fscil.data.image_headers import MAX_SCANS, scan_count
 from fscil.errors import BadImageError, DataError, HugeImageError, UnsupportedImageError
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -90,9 +91,19 @@ def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
 
 def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
     formats = _formats(stream, name)
+    _refuse_many_scans(stream, name)
     with image_errors(name), Image.open(stream, formats=formats) as image:
         _refuse_bomb(image.height, image.width, name)  # Pillow itself only warns up to twice its limit
         return np.asarray(resize.apply(upright_rgb(image), name))
+
+
+def _refuse_many_scans(stream: BinaryIO, name: str) -> None:
+    """Every scan of a progressive JPEG costs a pass over all pixels, and a few bytes of the file."""
+    start = stream.tell()
+    content = stream.read()
+    stream.seek(start)
+    if scan_count(content) > MAX_SCANS:
+        raise HugeImageError(f"{name}: more than {MAX_SCANS} scans. Save the photo again with another program.")
 
 
 @contextmanager
