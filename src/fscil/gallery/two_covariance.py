@@ -1,0 +1,233 @@
+"""The two-covariance model (probabilistic LDA): a class is a Gaussian draw, its photos Gaussian draws around it.
+
+Both covariances are shared by all classes (Ioffe, 2006; Prince and Elder, 2007; Brümmer and de Villiers, 2010), so a
+class needs only the sum and the number of its photos. An image is scored by the log-likelihood ratio of "one more photo
+of this class" against "a photo of a class never seen". Lengths may be normalised as Garcia-Romero and Espy-Wilson
+(2011) do. Relatives in class-incremental learning: shared-covariance LDA (Hayes and Kanan, 2020), FeCAM (Goswami et
+al., 2023: a covariance per class) and RanPAC (McDonnell et al., 2023: ridge regression); none of them knows how far
+the mean of one photo can be trusted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SMALLEST = 1e-9  # eigenvalue, relative to the mean one, that a covariance is taken to have at least
+LEAST_BETWEEN = 0.01  # share of the class means' variance that is left when photos explain all of it
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not estimate. `choose` finds them by cross-validation; the defaults suit 50 or more classes.
+
+    within_shrinkage, between_shrinkage: in 0..1, towards the multiple of the identity with the same trace
+    rescale: bring every image to the length the model expects
+    within_scale: factor on the within-class covariance, above 1 where new photos vary more than those it comes from
+    correlation: of the photos of one class: k of them tell as much as k / (1 + correlation (k - 1)) independent ones
+    """
+
+    within_shrinkage: float = 0.6
+    between_shrinkage: float = 0.3
+    rescale: bool = True
+    within_scale: float = 1.0
+    correlation: float = 0.0
+
+
+def prepare(features: Tensor) -> Tensor:
+    """(n, d) raw features -> (n, d) float64: signed square root, then unit length."""
+    wide = features.double()
+    return F.normalize(wide.sign() * wide.abs().sqrt(), dim=1)
+
+
+def effective_counts(counts: Tensor, correlation: float) -> Tensor:
+    """(C,) numbers of photos -> (C,) float64 numbers of independent photos that tell as much."""
+    wide = counts.double()
+    return wide / (1 + correlation * (wide - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sufficient statistics of labelled prepared features, in the eigenbasis of the within-class covariance.
+
+    Unbiased whatever the class sizes: W is the pooled covariance of residuals, (n - C) degrees of freedom; the class
+    means weigh the same, and their covariance has the expectation B + W mean(1/n_c).
+    """
+
+    centre: Tensor  # (r,) mean of the class means
+    basis: Tensor  # (r, r) eigenvectors of W in columns
+    within: Tensor  # (r,) eigenvalues of W
+    deviations: Tensor  # (C, r) class means less centre, in the basis, over sqrt(C - 1)
+    contamination: float  # mean(1/n_c)
+    dim: int  # d >= r: of the space; nothing varies in the other d - r directions
+
+    @classmethod
+    def of(cls, prepared: Tensor, labels: Tensor, dim: int | None = None) -> "Moments":
+        """(n, r) float64 features and (n,) labels, any numbers."""
+        names, labels = torch.unique(labels, return_inverse=True)
+        counts, classes = torch.bincount(labels), len(names)
+        if classes < 2 or len(labels) <= classes:
+            raise ValueError(
+                f"two covariances need two classes and a class with two photos; got {len(labels)} photos of {classes}"
+            )
+        means = class_sums(prepared, labels, classes) / counts[:, None]
+        residuals = prepared - means[labels]
+        within, basis = torch.linalg.eigh(residuals.T @ residuals / (len(labels) - classes))
+        centre = means.mean(0)
+        deviations = (means - centre) @ basis / (classes - 1) ** 0.5
+        contamination = float((1 / counts).double().mean())
+        return cls(centre, basis, within.clamp_min(0), deviations, contamination, dim or prepared.shape[1])
+
+    @property
+    def within_variance(self) -> float:
+        """tr(W) / d"""
+        return float(self.within.sum()) / self.dim
+
+    @property
+    def between_variance(self) -> float:
+        """tr(B) / d, unbiased, but never nothing."""
+        observed = float(self.deviations.square().sum()) / self.dim
+        return max(observed - self.contamination * self.within_variance, LEAST_BETWEEN * observed)
+
+    def shrunk_within(self, shrinkage: float) -> Tensor:
+        """(r,) eigenvalues of W shrunk; its eigenvectors stay."""
+        least = SMALLEST * self.within_variance + torch.finfo(torch.float64).tiny
+        return ((1 - shrinkage) * self.within + shrinkage * self.within_variance).clamp_min(least)
+
+    def between_factor(self, within: Tensor) -> Tensor:
+        """(r, at most C - 1) matrix G: B before shrinkage is G G', where (r,) `within` has been made the identity.
+
+        The covariance of the class means, less what the photos' spread puts into it, in the span of the means; what
+        that leaves negative is set to zero, which is the nearest positive semidefinite matrix in this metric.
+        """
+        means = self.deviations / within.sqrt()
+        few = len(means) < means.shape[1]
+        variances, vectors = torch.linalg.eigh(means @ means.T if few else means.T @ means)
+        kept = variances > 1e-10 * variances[-1]
+        variances, vectors = variances[kept], vectors[:, kept]
+        span = means.T @ (vectors / variances.sqrt()) if few else vectors  # (r, c) orthonormal columns
+        noise = (span.T * (self.within / within)) @ span
+        values, vectors = torch.linalg.eigh(torch.diag(variances) - self.contamination * noise)
+        factor: Tensor = span @ (vectors[:, values > 0] * values[values > 0].sqrt())
+        return factor
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Enrolled classes, ready for scoring; those with equal counts share a row of `precision`."""
+
+    weights: Tensor  # (C, q)
+    offsets: Tensor  # (C,)
+    precision: Tensor  # (number of different counts, q)
+    group: Tensor  # (C,) row of `precision`
+
+    def log_ratio(self, mapped: Tensor) -> Tensor:
+        """(n, q) mapped queries -> (n, C) float32 log-likelihood ratios against a class never seen."""
+        ratios: Tensor = torch.addmm(self.offsets, mapped, self.weights.T)
+        return ratios.sub_((mapped.square() @ self.precision.T)[:, self.group])
+
+
+@dataclass(frozen=True, eq=False)
+class TwoCovariance:
+    """Maps features to where W is the identity and B is diag(psi), and scores them there."""
+
+    centre: Tensor  # (d,) float32
+    projection: Tensor  # (d, q) float32: A, with A' W A = I and A' B A = diag(psi)
+    psi: Tensor  # (q,) float64, largest first
+    rescale: bool
+    correlation: float = 0.0
+
+    @classmethod
+    def fit(
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        within_shrinkage: float = Constants.within_shrinkage,
+        between_shrinkage: float = Constants.between_shrinkage,
+        rescale: bool = Constants.rescale,
+        within_scale: float = Constants.within_scale,
+        correlation: float = Constants.correlation,
+        dim: int | None = None,
+    ) -> "TwoCovariance":
+        """(n, d) raw features and (n,) labels of two or more classes. dim: keep the directions of largest psi only."""
+        moments = Moments.of(prepare(features), labels)
+        within = moments.shrunk_within(within_shrinkage)
+        factor = moments.between_factor(within) * (1 - between_shrinkage) ** 0.5
+        between = factor @ factor.T + torch.diag(between_shrinkage * moments.between_variance / within)
+        psi, vectors = torch.linalg.eigh(between)
+        chosen = psi.argsort(descending=True)[:dim]
+        projection = moments.basis @ (vectors[:, chosen] / (within_scale * within).sqrt()[:, None])
+        psi = psi[chosen].clamp_min(0) / within_scale
+        return cls(moments.centre.float(), projection.float(), psi, rescale, correlation)
+
+    def transform(self, features: Tensor) -> Tensor:
+        """(n, d) raw features -> (n, q) float32."""
+        mapped = (prepare(features).float() - self.centre) @ self.projection
+        if not self.rescale:
+            return mapped
+        length = (mapped.square() / (1 + self.psi).float()).mean(1, keepdim=True).sqrt()
+        return mapped / length.clamp_min(1e-12)
+
+    def posterior(self, means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, q) means of mapped photos and (C,) counts -> (C, q) means and (C, q) variances of the classes."""
+        weight = effective_counts(counts, self.correlation)[:, None] * self.psi
+        return weight / (weight + 1) * means.double(), self.psi / (weight + 1)
+
+    def classes(self, means: Tensor, counts: Tensor) -> Classes:
+        """(C, q) means of mapped photos and (C,) counts, ready for scoring."""
+        distinct, group = torch.unique(counts, return_inverse=True)
+        weight = effective_counts(distinct, self.correlation)[:, None] * self.psi
+        precision = 1 / (1 + self.psi / (weight + 1))  # (distinct, q) of an image given the class
+        apart = 1 / (1 + self.psi)  # of an image of a class never seen
+        centres = (weight / (weight + 1))[group] * means.double()
+        weights = precision[group] * centres
+        determinant = (precision / apart).log().sum(1)[group]
+        offsets = (determinant - (weights * centres).sum(1)) / 2
+        return Classes(weights.float(), offsets.float(), ((precision - apart) / 2).float(), group)
+
+    def log_ratio(self, mapped: Tensor, means: Tensor, counts: Tensor) -> Tensor:
+        """(n, q) mapped queries, (C, q) means of mapped photos, (C,) counts -> (n, C): log of p(image | its class)
+        over p(image | a class never seen).
+        """
+        return self.classes(means, counts).log_ratio(mapped)
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it as tensors."""
+        return {
+            "centre": self.centre,
+            "projection": self.projection,
+            "psi": self.psi,
+            "rescale": torch.tensor(self.rescale),
+            "correlation": torch.tensor(self.correlation, dtype=torch.float64),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovariance":
+        return cls(
+            state["centre"].float(),
+            state["projection"].float(),
+            state["psi"].double(),
+            bool(state["rescale"]),
+            float(state["correlation"]),
+        )
+
+
+def probabilities(log_ratios: Tensor, unknown_prior: float = 0.5, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(n, C) log-likelihood ratios -> (n, C) probabilities of the classes and (n,) that of none of them.
+
+    Before the image is seen, every class has the probability (1 - unknown_prior) / C. Ratios are divided by the
+    temperature: directions that the model takes for independent are not quite.
+    """
+    if not 0 <= unknown_prior < 1 or temperature <= 0:
+        raise ValueError(f"an unknown prior in 0..1 and a temperature above 0, not {unknown_prior} and {temperature}")
+    known = log_ratios / temperature - torch.tensor(log_ratios.shape[1] / (1 - unknown_prior)).log()
+    unknown = torch.full_like(known[:, :1], unknown_prior).log()
+    both = torch.cat([known, unknown], 1).softmax(1)
+    return both[:, :-1], both[:, -1]
+
+
+def class_sums(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """(classes, d) sums of the (n, d) features by (n,) label."""
+    return features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)

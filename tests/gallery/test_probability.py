@@ -1,0 +1,73 @@
+"""ProbabilityCalibration of ratios: probabilities are found back, and errors are those of a table counted by hand."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fscil.gallery.probability import (
+    ProbabilityCalibration,
+    calibration_error,
+    fit_calibration,
+    negative_log_likelihood,
+)
+
+
+def answers(truth: ProbabilityCalibration, images: int = 20000, classes: int = 4) -> tuple[Tensor, Tensor]:
+    """Ratios, and targets drawn from the probabilities that `truth` states."""
+    random = torch.Generator().manual_seed(0)
+    ratios = torch.randn(images, classes, generator=random) * 30
+    stated = truth.log_probabilities(ratios).exp()
+    target = torch.multinomial(stated, 1, generator=random)[:, 0]
+    return ratios, torch.where(target == classes, -1, target)
+
+
+def test_the_calibration_behind_the_answers_is_found() -> None:
+    truth = ProbabilityCalibration(8.0, 0.1, 0.0)
+    found = fit_calibration([answers(truth)], classes=1000)
+    assert found.temperature == pytest.approx(truth.temperature, rel=0.1)
+    assert found.slope == pytest.approx(truth.slope, rel=0.1)
+
+
+def test_true_probabilities_have_no_calibration_error_and_false_ones_do() -> None:
+    truth = ProbabilityCalibration(8.0, 0.1, -3.0)  # half of the images are unknown, as their weight is
+    assert calibration_error([([answers(truth)], truth)]) < 0.03
+    assert calibration_error([([answers(truth)], ProbabilityCalibration(0.5, 1.0, 0.0))]) > 0.15
+
+
+def test_fitting_lowers_the_likelihood_loss() -> None:
+    asked = [answers(ProbabilityCalibration(3.0, 0.3, 1.0), 500)]
+    assert negative_log_likelihood(asked, fit_calibration(asked, 100)) < negative_log_likelihood(
+        asked, ProbabilityCalibration()
+    )
+
+
+def test_few_classes_stay_near_the_defaults() -> None:
+    asked = [answers(ProbabilityCalibration(3.0, 0.3, 1.0), 500)]
+    far, near = fit_calibration(asked, 1000).temperature, fit_calibration(asked, 1).temperature
+    assert far < near < ProbabilityCalibration().temperature
+
+
+def test_answers_without_unknown_images_can_be_fitted() -> None:
+    ratios, target = answers(ProbabilityCalibration(5.0, 0.1, 0.0), 300)
+    known = target >= 0
+    found = fit_calibration([(ratios[known], target[known])], 10)
+    assert all(torch.isfinite(torch.tensor([found.temperature, found.slope, found.offset])))
+
+
+@given(seed=st.integers(0, 1000), prior=st.floats(0.01, 0.99))
+@settings(max_examples=20, deadline=None)
+def test_probabilities_sum_to_one_and_keep_the_order(seed: int, prior: float) -> None:
+    ratios = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * 50
+    known, unknown = ProbabilityCalibration().probabilities(ratios, prior)
+    torch.testing.assert_close(known.sum(1) + unknown, torch.ones(5).double())
+    assert torch.equal(known.argmax(1), ratios.argmax(1))
+    more, _ = ProbabilityCalibration().probabilities(ratios, prior / 2)
+    assert (more >= known).all()
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0])
+def test_a_certain_prior_is_refused(prior: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        ProbabilityCalibration().probabilities(torch.zeros(1, 2), prior)
