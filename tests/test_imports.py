@@ -1,4 +1,4 @@
-"""Importing fscil is light: torch comes only with the work that needs it."""
+"""Importing fscil is light: torch is imported only by what needs it."""
 
 import subprocess
 import sys
@@ -17,8 +17,8 @@ def run(program, *arguments):
 
 
 LIGHT = [
-    *("fscil", "cli", "config", "data", "errors", "metrics", "protocol", "report"),
-    *("runtime.progress", "runtime.files", "training.run_folder"),
+    *("fscil", "cli", "config", "data", "errors", "experiments.published", "metrics", "protocol", "report"),
+    *("runtime.progress", "runtime.registry", "runtime.files", "training.run_folder"),
 ]
 
 
@@ -47,11 +47,11 @@ print("torch" in sys.modules)
 def test_help_lists_the_commands_without_torch():
     *help_text, heavy = run(COMMAND, "--help").splitlines()
     assert heavy == "False"
-    for command in ("fit", "enroll", "predict", "serve", "demo", "recipes", "data", "train", "evaluate"):
+    for command in ("fit", "enroll", "predict", "serve", "demo", "recipes", "data", "train", "evaluate", "bench"):
         assert any(command in line.split()[:1] for line in help_text)
 
 
-@pytest.mark.parametrize("command", ["demo", "recipes", "data", "train", "evaluate"])
+@pytest.mark.parametrize("command", ["demo", "recipes", "data", "train", "evaluate", "bench", "study", "report"])
 def test_help_of_a_command(command):
     *help_text, heavy = run(COMMAND, command, "--help").splitlines()
     assert heavy == "False"
@@ -87,7 +87,7 @@ def test_every_name_that_is_offered_is_there(name):
 
 
 @pytest.mark.parametrize(
-    ("room", "name"),
+    ("module", "name"),
     [
         ("losses", "angular_penalty"),
         ("augment", "pair_label"),
@@ -100,8 +100,8 @@ def test_every_name_that_is_offered_is_there(name):
         ("models", "build_backbone"),
     ],
 )
-def test_names_that_others_call_keep_their_place(room, name):
-    assert callable(getattr(import_module(f"fscil.{room}"), name))
+def test_public_names_keep_their_module(module, name):
+    assert callable(getattr(import_module(f"fscil.{module}"), name))
 
 
 def test_an_unknown_name():
