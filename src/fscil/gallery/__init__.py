@@ -1,17 +1,25 @@
-"""Prototypes: balanced selection, enrollment, nearest mean by cosine. No training code, no file access."""
+"""Enrolled classes: their photos, decision rules over them, balanced selection. No training, no file access."""
 
 from fscil.gallery.gallery import Gallery
 from fscil.gallery.means import balanced_indices, balanced_means, class_means, cosine_scores
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
+from fscil.gallery.rules import COSINE, CosineRule, DecisionRule, TwoCovarianceRule, rule_from_state
+from fscil.gallery.two_covariance import TwoCovariance
 
 __all__ = [
+    "COSINE",
     "ClassInfo",
+    "CosineRule",
+    "DecisionRule",
     "Gallery",
     "Origin",
     "Photo",
+    "TwoCovariance",
+    "TwoCovarianceRule",
     "balanced_indices",
     "balanced_means",
     "class_means",
     "class_name",
     "cosine_scores",
+    "rule_from_state",
 ]

@@ -1,4 +1,4 @@
-"""The gallery: the enrolled classes, each the mean of its photos."""
+"""The gallery: the enrolled classes, each the sum of its photos under a decision rule."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
+from fscil.gallery.rules import COSINE, DecisionRule
 from fscil.runtime.memory import rows_per_chunk
 from fscil.runtime.text import did_you_mean
 
@@ -22,20 +22,22 @@ MAX_GUESSES = 10_000  # with more names than this, looking for a similar one tak
 @dataclass
 class _Class:
     origin: Origin
-    row: int  # of the prototype matrix
-    total: NDArray[np.float64]  # (d,) sum of raw features
+    row: int  # of the matrix of rows
+    total: NDArray[np.float64]  # (q,) sum of the embeddings of its photos
     photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of enrollment
 
 
 class Gallery:
-    """Classes in order of enrollment, each with a prototype: the direction of the mean of its photos' raw features.
+    """Classes in order of enrollment, each with a row that the decision rule makes of the sum of its photos.
 
-    The sum behind a mean is kept in float64, so order and grouping of enrollments do not matter. Not thread-safe.
+    Sums are kept in float64, so order and grouping of enrollments do not matter. Not thread-safe.
 
     Parameters
     ----------
     dim : int
         Length of a feature.
+    rule : DecisionRule
+        How images are compared with classes; by default the cosine to the mean.
 
     Examples
     --------
@@ -50,11 +52,12 @@ class Gallery:
     tensor([[1., 0.]])
     """
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
+    def __init__(self, dim: int, rule: DecisionRule = COSINE) -> None:
+        self.dim, self.rule = dim, rule
         self._classes: dict[str, _Class] = {}
         # More rows than classes, for growth. numpy: a tensor made in inference mode cannot be changed outside it.
         self._rows: NDArray[np.float32] = np.empty((0, dim), np.float32)
+        self._counts: NDArray[np.int64] = np.empty(0, np.int64)
         self._names: tuple[str, ...] | None = ()
 
     # What is there
@@ -143,28 +146,39 @@ class Gallery:
         """
         name = class_name(name)
         row = self._find(name).row
-        rows = np.empty_like(self._rows)
-        rows[:row] = self._rows[:row]
-        rows[row : len(self) - 1] = self._rows[row + 1 : len(self)]
-        self._rows = rows
+        self._rows, self._counts = np.delete(self._rows, row, axis=0), np.delete(self._counts, row)
         del self._classes[name]
         for later in list(self._classes.values())[row:]:
             later.row -= 1
         self._names = None
 
-    # Nearest mean
+    # Answering
 
     @property
     def prototypes(self) -> Tensor:
-        """(C, d) float32 unit rows. Not a copy: enrolling more photos of a class changes its row here too."""
+        """(C, r) float32, under the cosine rule unit vectors. Not a copy: enrolling more photos changes a row here."""
         return torch.from_numpy(self._rows[: len(self)])
 
+    @property
+    def counts(self) -> Tensor:
+        """(C,) photos of each class. Not a copy."""
+        return torch.from_numpy(self._counts[: len(self)])
+
     def scores(self, features: Tensor) -> Tensor:
-        """(n, d) features -> (n, C) cosines."""
-        return F.normalize(features.float().cpu(), dim=1) @ self.prototypes.T
+        """(n, d) features -> (n, C): cosines, or what else the rule scores by."""
+        if not len(self):
+            return torch.empty(len(features), 0)
+        return self.rule.scores(features, self.prototypes, self.counts)
+
+    def under(self, rule: DecisionRule) -> "Gallery":
+        """The same classes under another rule."""
+        found = Gallery(self.dim, rule)
+        for name, known in self._classes.items():
+            found._add(name, found._empty_class(known.origin), known.photos)
+        return found
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """(n, d) features -> (n, k) largest cosines, largest first, and (n, k) their classes; k is at most C."""
+        """(n, d) features -> (n, k) largest scores, largest first, and (n, k) their classes; k is at most C."""
         k, step = min(k, len(self)), rows_per_chunk(len(self))
         parts = [self.scores(features[at : at + step]).topk(k, dim=1) for at in range(0, max(1, len(features)), step)]
         return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
@@ -190,12 +204,12 @@ class Gallery:
         }
 
     @classmethod
-    def from_snapshot(cls, snapshot: Mapping[str, Tensor]) -> "Gallery":
+    def from_snapshot(cls, snapshot: Mapping[str, Tensor], rule: DecisionRule = COSINE) -> "Gallery":
         """The gallery that `snapshot` was taken of."""
         features = snapshot["features"].clone()  # it may be a view of a file
         offsets = snapshot["offsets"].tolist()
         thumbnails = snapshot["thumbnails"].numpy().tobytes()
-        gallery, number = cls(features.shape[1]), 0
+        gallery, number = cls(features.shape[1], rule), 0
         for each in json.loads(snapshot["classes"].numpy().tobytes()):
             photos = {}
             for digest, source, added in each["photos"]:
@@ -237,22 +251,31 @@ class Gallery:
         return replace(photo, feature=torch.from_numpy(feature))
 
     def _empty_class(self, origin: Origin) -> _Class:
-        return _Class(origin, len(self), np.zeros(self.dim))
+        return _Class(origin, len(self), np.zeros(0))
 
     def _add(self, name: str, known: _Class, photos: Mapping[str, Photo]) -> None:
-        """Add photos that the class does not have yet, and write its prototype to its row."""
-        if known.row == len(self._rows):  # twice the capacity, so that an enrollment rarely copies the others
-            rows = np.empty((max(2 * known.row, 8), self.dim), np.float32)
-            rows[: known.row] = self._rows
-            self._rows = rows
-        for photo in photos.values():
-            known.total += photo.feature.numpy()
-        length = np.sqrt(known.total @ known.total)
-        self._rows[known.row] = known.total / (length or 1.0)
+        """Add photos that the class does not have yet, and write its row."""
+        embedded = self.rule.embed(torch.stack([photo.feature for photo in photos.values()])).double().numpy()
+        if not known.photos:
+            known.total = np.zeros(embedded.shape[1])
+        for one in embedded:  # one by one: the sum of a batch would depend on the grouping
+            known.total += one
         known.photos.update(photos)
+        row = self.rule.row(known.total, len(known.photos))
+        if known.row == len(self._rows):
+            self._reserve(max(2 * known.row, 8), len(row))
+        self._rows[known.row], self._counts[known.row] = row, len(known.photos)
         if name not in self._classes:
             self._classes[name] = known
             self._names = None
+
+    def _reserve(self, capacity: int, length: int) -> None:
+        """Twice what is needed, so that an enrollment rarely copies the other rows."""
+        rows, counts = np.empty((capacity, length), np.float32), np.empty(capacity, np.int64)
+        used = len(self._rows)
+        if used:
+            rows[:used], counts[:used] = self._rows, self._counts
+        self._rows, self._counts = rows, counts
 
 
 def _to_tensor(content: bytes) -> Tensor:

@@ -178,14 +178,24 @@ class TwoCovariance:
     def classes(self, means: Tensor, counts: Tensor) -> Classes:
         """(C, q) means of mapped photos and (C,) counts, ready for scoring."""
         distinct, group = torch.unique(counts, return_inverse=True)
-        weight = effective_counts(distinct, self.correlation)[:, None] * self.psi
-        precision = 1 / (1 + self.psi / (weight + 1))  # (distinct, q) of an image given the class
+        weight, precision = self._given(distinct)
         apart = 1 / (1 + self.psi)  # of an image of a class never seen
         centres = (weight / (weight + 1))[group] * means.double()
         weights = precision[group] * centres
         determinant = (precision / apart).log().sum(1)[group]
         offsets = (determinant - (weights * centres).sum(1)) / 2
-        return Classes(weights.float(), offsets.float(), ((precision - apart) / 2).float(), group)
+        return Classes(weights.float(), offsets.float(), self.excess_precision(distinct), group)
+
+    def excess_precision(self, counts: Tensor) -> Tensor:
+        """(k,) counts -> (k, q) float32: half of how much more precise an image is, given so many photos of its class,
+        than an image of a class never seen.
+        """
+        return ((self._given(counts)[1] - 1 / (1 + self.psi)) / 2).float()
+
+    def _given(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """(k,) counts -> (k, q) effective count times psi, and (k, q) precision of an image given the class."""
+        weight = effective_counts(counts, self.correlation)[:, None] * self.psi
+        return weight, 1 / (1 + self.psi / (weight + 1))
 
     def log_ratio(self, mapped: Tensor, means: Tensor, counts: Tensor) -> Tensor:
         """(n, q) mapped queries, (C, q) means of mapped photos, (C,) counts -> (n, C): log of p(image | its class)

@@ -1,0 +1,111 @@
+"""A gallery under the two-covariance rule: scores as the model's densities have them, whatever the order of events."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import Normal
+
+from fscil.errors import StoreError
+from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, rule_from_state
+
+DIM, CLASSES, EACH = 12, 6, 8
+
+
+def features(seed=0):
+    """(CLASSES * EACH, DIM) and labels: classes around random centres."""
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(CLASSES, DIM)) * 2
+    labels = np.repeat(np.arange(CLASSES), EACH)
+    values = centres[labels] + random.normal(size=(len(labels), DIM))
+    return torch.from_numpy(np.abs(values)).float(), torch.from_numpy(labels)
+
+
+FEATURES, LABELS = features()
+RULE = TwoCovarianceRule(TwoCovariance.fit(FEATURES, LABELS))
+
+
+def photo(number):
+    return Photo(f"digest {number}", FEATURES[number], f"{number}.jpg", "2026-01-31T12:00:00+00:00")
+
+
+def gallery(chosen, rule=RULE):
+    """chosen: numbers of photos, enrolled one after the other under the class of each."""
+    made = Gallery(DIM, rule)
+    for number in chosen:
+        made.enroll(f"class {int(LABELS[number])}", [photo(number)])
+    return made
+
+
+def written_out(query, members):
+    """log p(query | the class of these photos) - log p(query | a class never seen), direction by direction."""
+    model = RULE.model
+    mapped, y = model.transform(FEATURES[members]).double(), model.transform(query[None]).double()[0]
+    k, psi = len(members), model.psi
+    mean, variance = k * psi / (k * psi + 1) * mapped.mean(0), psi / (k * psi + 1)
+    seen = Normal(mean, (1 + variance).sqrt()).log_prob(y).sum()
+    return float(seen - Normal(0.0, (1 + psi).sqrt()).log_prob(y).sum())
+
+
+def test_scores_are_the_log_likelihood_ratios_of_classes_of_any_size():
+    members = {0: [0], 1: [8, 9, 10], 2: list(range(16, 24))}
+    made = gallery([number for own in members.values() for number in own])
+    queries = FEATURES[[5, 12, 40]]
+    expected = [[written_out(query, own) for own in members.values()] for query in queries]
+    np.testing.assert_allclose(made.scores(queries).numpy(), expected, rtol=1e-4, atol=1e-3)
+
+
+@given(st.permutations(range(0, CLASSES * EACH, 3)))
+def test_the_order_of_photos_does_not_matter(order):
+    made, sorted_one = gallery(order), gallery(sorted(order))
+    columns = [made.names.index(name) for name in sorted_one.names]
+    scores = made.scores(FEATURES)[:, columns]
+    torch.testing.assert_close(scores, sorted_one.scores(FEATURES), rtol=1e-5, atol=1e-4)
+
+
+def test_the_same_photo_twice_is_no_new_evidence():
+    once, twice = gallery([0, 8]), gallery([0, 8, 0, 0])
+    assert torch.equal(once.scores(FEATURES), twice.scores(FEATURES))
+    assert twice.counts.tolist() == [1, 1]
+
+
+def test_enroll_then_forget_changes_nothing():
+    made = gallery([0, 8, 9])
+    before = made.scores(FEATURES)
+    made.enroll("another", [photo(30), photo(31)])
+    made.forget("another")
+    assert torch.equal(made.scores(FEATURES), before)
+
+
+def test_forgetting_keeps_the_counts_with_their_classes():
+    made = gallery([0, 8, 9, 16, 17, 18])
+    made.forget("class 1")
+    assert torch.equal(made.scores(FEATURES), gallery([0, 16, 17, 18]).scores(FEATURES))
+
+
+def test_a_snapshot_and_the_state_of_the_rule_bring_everything_back():
+    made = gallery(range(20))
+    again = Gallery.from_snapshot(made.snapshot(), rule_from_state(RULE.name, RULE.state()))
+    torch.testing.assert_close(again.scores(FEATURES), made.scores(FEATURES), rtol=1e-5, atol=1e-4)
+
+
+def test_the_same_classes_under_another_rule():
+    made = gallery(range(20))
+    torch.testing.assert_close(made.under(COSINE).scores(FEATURES), gallery(range(20), COSINE).scores(FEATURES))
+    torch.testing.assert_close(made.under(COSINE).under(RULE).scores(FEATURES), made.scores(FEATURES))
+
+
+def test_more_photos_of_a_class_are_better_evidence():
+    query = FEATURES[7:8]
+    few, many = gallery([0, 8]), gallery([0, 1, 2, 3, 4, 5, 6, 8])
+    assert many.scores(query)[0, 0] > few.scores(query)[0, 0]
+
+
+def test_a_rule_of_a_newer_version_is_refused():
+    with pytest.raises(StoreError, match="newer fscil"):
+        rule_from_state("quantum", {})
+
+
+def test_an_empty_gallery_scores_nothing():
+    assert Gallery(DIM, RULE).scores(FEATURES).shape == (len(FEATURES), 0)
