@@ -1,18 +1,17 @@
-"""Each image passes the backbone once, and what is remembered is what the backbone says."""
+"""Each image passes the backbone once, and the cached features are those of the backbone."""
 
 import numpy as np
 import pytest
 import torch
 
 from fscil.data.images import ArrayPixels, Images
-from fscil.experiments.sessions import base_images, walk_all
-from fscil.features import FeatureExtractor
-from fscil.methods import Alice
+from fscil.experiments.sessions import walk_all
+from fscil.features import Encoder, FeatureCache
 from fscil.models import build_backbone
 from fscil.preprocess import Preprocess
 from fscil.protocol import Protocol
-from fscil.training.loop import Trainer
-from helpers import SIZE, part, small_config, tiny_dataset
+from fscil.training.build import base_images
+from helpers import SIZE, part, small_config, tiny_dataset, untrained_method
 
 CPU = torch.device("cpu")
 
@@ -31,8 +30,8 @@ def rows_passed(backbone):
     return seen
 
 
-def extractor(backbone, batch=256):
-    return FeatureExtractor(backbone, Preprocess(SIZE), CPU, batch, quiet=True)
+def cache(backbone, batch=256):
+    return FeatureCache(backbone, Preprocess(SIZE), CPU, batch, quiet=True)
 
 
 def direct(backbone, image):
@@ -45,7 +44,7 @@ def direct(backbone, image):
 
 def test_features_are_those_of_each_image_alone(backbone):
     images = part([4, 3], 0)
-    found = extractor(backbone, batch=3)(images)
+    found = cache(backbone, batch=3)(images)
     assert found.dtype == torch.float32
     assert found.shape == (7, backbone.feature_dim)
     for feature, image in zip(found, images.pixels.array, strict=True):
@@ -54,17 +53,17 @@ def test_features_are_those_of_each_image_alone(backbone):
 
 
 def test_what_was_first_asked_for_without_gradients_can_be_added_to(backbone):
-    images, features = part([4, 3], 0), extractor(backbone)
+    images, features = part([4, 3], 0), cache(backbone)
     with torch.inference_mode():
         features(images.select([0, 5]))
     found = features(images)
-    np.testing.assert_array_equal(found.numpy(), extractor(backbone)(images).numpy())
+    np.testing.assert_array_equal(found.numpy(), cache(backbone)(images).numpy())
     assert not found.is_inference()
 
 
 def test_an_image_passes_once_however_it_is_asked_for(backbone, rows_passed):
     images = part([6, 6], 0)
-    features = extractor(backbone, batch=5)
+    features = cache(backbone, batch=5)
     some = features(images.select([7, 2, 2, 9]))
     assert sum(rows_passed) == 3
     everything = features(images)
@@ -76,21 +75,21 @@ def test_an_image_passes_once_however_it_is_asked_for(backbone, rows_passed):
     assert torch.equal(again, some)
 
 
-def test_stores_are_told_apart(backbone, rows_passed):
+def test_images_of_two_stores_are_not_confused(backbone, rows_passed):
     train, test = part([3], 0), part([3], 100)
-    features = extractor(backbone)
+    features = cache(backbone)
     assert not torch.equal(features(train), features(test))
     assert sum(rows_passed) == 6
 
 
-def test_after_forget_everything_is_new(backbone, rows_passed):
-    images, features = part([3], 0), None
-    features = extractor(backbone)
+def test_after_clear_everything_is_new(backbone, rows_passed):
+    images = part([3], 0)
+    features = cache(backbone)
     before = features(images)
     with torch.no_grad():
         backbone.conv1.weight.mul_(-1)
     assert torch.equal(features(images), before)
-    features.forget()
+    features.clear()
     assert not torch.equal(features(images), before)
     assert sum(rows_passed) == 6
 
@@ -99,7 +98,7 @@ def test_after_forget_everything_is_new(backbone, rows_passed):
 def test_the_mode_of_the_backbone_is_restored(backbone, training):
     backbone.train(training)
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    extractor(backbone)(part([3], 0))
+    cache(backbone)(part([3], 0))
     assert all(module.training == training for module in backbone.modules())
     assert all(torch.equal(before[name], value) for name, value in backbone.state_dict().items())
 
@@ -112,25 +111,39 @@ def test_the_mode_is_restored_after_a_failure_too(backbone):
     backbone.train()
     images = Images.of(Broken(np.zeros((2, SIZE, SIZE, 3), np.uint8)), [0, 0])
     with pytest.raises(OSError, match="gone"):
-        extractor(backbone)(images)
+        cache(backbone)(images)
     assert backbone.training
 
 
 def test_features_can_be_used_in_training(backbone):
     """They must be plain tensors: those made in inference mode cannot be used where gradients are wanted."""
-    features = extractor(backbone)(part([3], 0))
+    features = cache(backbone)(part([3], 0))
     weight = torch.ones(backbone.feature_dim, requires_grad=True)
     (features @ weight).sum().backward()
     assert torch.allclose(weight.grad, features.sum(0))
 
 
+def test_an_encoder_keeps_the_weights_it_began_with_until_the_change_is_announced(backbone):
+    encoder = Encoder(backbone, CPU)
+    images = torch.randn(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    before = encoder(images)
+    np.testing.assert_allclose(before.numpy(), backbone.eval()(images).detach().numpy(), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        backbone.conv1.weight.mul_(-1)
+    assert torch.equal(encoder(images), before)
+    encoder.backbone_changed()
+    changed = backbone(images).detach()
+    assert not torch.allclose(changed, before, atol=1e-3)
+    np.testing.assert_allclose(encoder(images).numpy(), changed.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_all_sessions_both_shots_and_ten_draws_take_one_pass():
     dataset = tiny_dataset(train=8)
-    method = Alice(small_config(), Trainer(small_config().train, CPU, quiet=True))
+    method = untrained_method("alice", small_config(), 6)
     protocol = Protocol(6, 2, 3, shots=2, order=(5, 4, 3, 2, 1, 0, 11, 10, 9, 8, 7, 6))
     passed = []
     method.backbone.register_forward_hook(lambda module, inputs, output: passed.append(len(inputs[0])))
-    method.describe_base(base_images(dataset, protocol), (2, 1))
+    method.fit_base(base_images(dataset, protocol), (2, 1))
     walks = list(walk_all(method, dataset, protocol, (2, 1), range(10)))
     assert len(walks) == 20
     labels = dataset.train.labels

@@ -1,8 +1,6 @@
-"""ALICE against its paper written out in loops: the loss of a step, and the prototypes after it."""
+"""ALICE's prototypes against the paper written out in loops; its loss is tested with base training."""
 
-import copy
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,156 +8,18 @@ import torch
 
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
-from fscil.experiments.sessions import base_images
-from fscil.methods import Alice
 from fscil.protocol import Protocol
-from fscil.training.build import views_of
-from fscil.training.loop import Batch, Trainer
-from helpers import SIZE, part, small_config, tiny_dataset
-
-CPU = torch.device("cpu")
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+from fscil.training.build import base_images
+from helpers import base_trained_method, small_config, tiny_dataset, untrained_method
 
 
-def alice(*assignments, blank=False):
-    config = small_config(*assignments)
-    return Alice(config, Trainer(config.train, CPU, quiet=True), blank=blank)
-
-
-# The loss
-
-
-def batch_of(images, seed, progress=0.0):
-    pixels, sizes = images.batch(np.arange(len(images)))
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.from_numpy(images.labels)
-    return Batch(torch.from_numpy(pixels), torch.from_numpy(sizes), labels, generator, progress)
+def alice(*assignments):
+    """On an untrained network: any features will do."""
+    return untrained_method("alice", small_config(*assignments), 6)
 
 
 def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
-
-
-def literal_loss(network, batch, config, classes):
-    """One sample after the other, one class after the other; the network alone sees a view as a whole."""
-    generator, size = batch.generator, len(batch.labels)
-    plain = replace(views_of(config), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    views = plain(batch.pixels, batch.sizes, generator)
-    pairs = [(a, b) for a in range(classes) for b in range(a + 1, classes)]
-    order = torch.rand(config.mixing.repeats, size, generator=generator).argsort(1) if config.mixing.repeats else []
-    couples = [(i, int(j)) for row in order for i, j in enumerate(row) if batch.labels[i] != batch.labels[j]]
-    weights = torch.empty(len(couples)).uniform_(0.4, 0.6, generator=generator) if couples else []
-
-    total = 0.0
-    for view in views:
-        images = torch.stack([(view[:, c] - MEAN[c]) / STD[c] for c in range(3)], 1)
-        labels = batch.labels.tolist()
-        inputs = list(images)
-        for (i, j), lam in zip(couples, weights, strict=True):
-            inputs.append(lam * images[i] + (1 - lam) * images[j])
-            labels.append(classes + pairs.index(tuple(sorted((labels[i], labels[j])))))
-        with torch.no_grad():
-            features = network.projection(network.backbone(torch.stack(inputs))).double().tolist()
-        classifier = network.head.weight.detach().double().tolist()
-        scale, margin = config.loss.scale, config.loss.margin if config.loss.kind == "cosface" else 0.0
-        losses = []
-        for feature, label in zip(features, labels, strict=True):
-            own = math.exp(scale * (cosine(feature, classifier[label]) - margin))
-            others = 0.0
-            for other, weight in enumerate(classifier):
-                if other != label:
-                    others += math.exp(scale * cosine(feature, weight))
-            losses.append(-math.log(own / (own + others)))
-        total += sum(losses) / len(losses)
-    return total / len(views), len(inputs)
-
-
-@pytest.mark.parametrize(
-    ("assignments", "outputs"),
-    [
-        (["mixing.repeats=2"], 15),
-        (["mixing.repeats=0"], 5),
-        (["mixing.repeats=1", "model.projection=0"], 15),
-        (["mixing.repeats=0", "views.count=1", "loss.kind=softmax", "model.projection=0"], 5),
-    ],
-)
-def test_the_loss_of_a_step_is_the_papers(assignments, outputs):
-    method = alice(*assignments)
-    images = part([4, 3, 2, 2, 1], 0)
-    network = method.network(5).train()
-    assert len(network.head.weight) == outputs
-    found = sum(method.step(network, 5)(batch_of(images, 7)))
-    network = copy.deepcopy(network)
-    expected, inputs = literal_loss(network, batch_of(images, 7), method.config, 5)
-    assert found.item() == pytest.approx(expected, rel=1e-4)
-    assert inputs > len(images) or not method.config.mixing.repeats
-
-
-@pytest.mark.parametrize(("progress", "margin"), [(0.0, 0.0), (0.2, 0.2), (0.4, 0.4), (0.9, 0.4)])
-def test_the_margin_grows_in_the_warm_up(progress, margin):
-    images = part([4, 3, 2, 2, 1], 0)
-    growing, fixed = (
-        alice("mixing.repeats=0", "loss.margin_warmup=0.4"),
-        alice("mixing.repeats=0", f"loss.margin={margin}"),
-    )
-    found, expected = (
-        sum(method.step(method.network(5), 5)(batch_of(images, 7, progress))) for method in (growing, fixed)
-    )
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-@pytest.mark.parametrize(("progress", "mixed"), [(0.0, False), (0.49, False), (0.5, True), (1.0, True)])
-def test_class_augmentation_begins_when_told(progress, mixed):
-    method, seen = alice("mixing.repeats=2", "mixing.start=0.5"), []
-    network = method.network(5)
-    network.backbone.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
-    images = part([4, 3, 2, 2, 1], 0)
-    assert len(list(method.step(network, 5)(batch_of(images, 7, progress)))) == len(seen)
-    assert (seen[0] > len(images)) == mixed
-
-
-def test_each_view_passes_on_its_own():
-    """So that BatchNorm's statistics are those of one view."""
-    method = alice("mixing.repeats=2")
-    network = method.network(3)
-    passed = []
-    network.backbone.register_forward_hook(lambda module, inputs, output: passed.append(inputs[0].shape))
-    losses = list(method.step(network, 3)(batch_of(part([4, 4, 4], 0), 1)))
-    assert len(passed) == len(losses) == 2
-    assert passed[0] == passed[1]
-    assert 12 < passed[0][0] <= 12 + 2 * 12
-    assert passed[0][1:] == (3, SIZE, SIZE)
-
-
-def test_a_step_never_waits_for_a_number(monkeypatch):
-    """On a device every such wait would stall the queue."""
-    method = alice("mixing.repeats=2")
-    network = method.network(3).train()
-    step, batch = method.step(network, 3), batch_of(part([4, 4, 4], 0), 1)
-    asked = []
-    for name in ("item", "__float__", "__int__", "__bool__"):
-        original = getattr(torch.Tensor, name)
-
-        def counting(self, original=original, name=name):
-            asked.append(name)
-            return original(self)
-
-        monkeypatch.setattr(torch.Tensor, name, counting)
-    for loss in step(batch):
-        loss.backward()
-    assert asked == []
-    assert loss.item() > 0
-    assert asked == ["item"]
-
-
-def test_the_network_depends_on_the_seed_alone():
-    torch.manual_seed(5)
-    first = alice().network(4).state_dict()
-    torch.rand(3)
-    second, other = alice().network(4).state_dict(), alice("train.seed=1").network(4).state_dict()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["backbone.conv1.weight"], other["backbone.conv1.weight"])
-    assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
 # Prototypes
@@ -181,7 +41,7 @@ def session_images(dataset, session, draw=0, shots=2):
 
 def ready(dataset, *assignments, shots=(2, 1)):
     method = alice(*assignments)
-    method.describe_base(base_images(dataset, PROTOCOL), shots)
+    method.fit_base(base_images(dataset, PROTOCOL), shots)
     return method
 
 
@@ -266,7 +126,7 @@ def test_the_order_of_images_does_not_matter(dataset):
     def shuffle(images):
         return images.select(random.permutation(len(images)))
 
-    shuffled.describe_base(shuffle(base_images(dataset, PROTOCOL)), (2, 1))
+    shuffled.fit_base(shuffle(base_images(dataset, PROTOCOL)), (2, 1))
     for session in (1, 2):
         straight.learn(session_images(dataset, session))
         shuffled.learn(shuffle(session_images(dataset, session)))
@@ -285,8 +145,8 @@ def test_a_base_class_with_fewer_images_than_shots_stands_with_all_it_has(datase
 def test_a_state_goes_on_as_if_nothing_had_happened(dataset):
     method = ready(dataset)
     method.learn(session_images(dataset, 1))
-    other = alice("train.seed=9", blank=True)
-    other.features(dataset.test)  # of other weights: must not be remembered beyond load_state
+    other = alice("train.seed=9")
+    other.features(dataset.test)  # of other weights: must not be cached beyond load_state
     other.load_state(method.state())
     assert torch.equal(other.scores(dataset.test), method.scores(dataset.test))
     for session in (2, 3):
@@ -338,14 +198,16 @@ def test_memory_is_prototypes_only(dataset):
     assert method.memory().floats == 6 * width * 3 + 2 * width
 
 
-def test_fit_base_trains_and_describes(dataset):
-    method = alice("train.epochs=1")
-    before = {name: value.clone() for name, value in method.backbone.state_dict().items()}
+def test_prototypes_are_those_of_the_trained_network(dataset):
+    """And fit_base leaves the network as base training did."""
     base = base_images(dataset, PROTOCOL)
-    method.features(base)  # remembered features of the untrained backbone must not be used
+    method = base_trained_method("alice", small_config("train.epochs=1"), base)
+    untrained = alice("train.epochs=1")
+    assert not torch.equal(method.features(base), untrained.features(base))
+    before = {name: value.clone() for name, value in method.backbone.state_dict().items()}
     method.fit_base(base, (2,))
-    assert any(not torch.equal(before[name], value) for name, value in method.backbone.state_dict().items())
+    assert all(torch.equal(before[name], value) for name, value in method.backbone.state_dict().items())
     scores = method.scores(dataset.test)
-    method.features.forget()
+    method.features.clear()
     expected = naive_scores(method, naive_prototypes(method, dataset, by_class(base), None), dataset.test)
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-5)

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 
 from fscil.errors import ProtocolError
 from fscil.methods import cec
-from fscil.methods.cec import Cec, GraphAttention, episode, episodes_of, rotated
-from fscil.training.loop import Trainer
-from helpers import part, small_config
-
-CPU = torch.device("cpu")
+from fscil.methods.cec import GraphAttention, episode, episodes_of, rotated
+from fscil.runtime import memory
+from fscil.training.build import preprocess_of
+from helpers import base_trained_method, part, small_config, trained_method, untrained_method
 
 
 def naive_attention(layer, prototypes, query):
@@ -21,8 +20,8 @@ def naive_attention(layer, prototypes, query):
     nodes = [*prototypes, query]
     updated = []
     for node in nodes:
-        asked = layer.ask.weight @ node
-        weights = [math.exp(float(asked @ (layer.answer.weight @ other)) / math.sqrt(len(node))) for other in nodes]
+        query = layer.query.weight @ node
+        weights = [math.exp(float(query @ (layer.key.weight @ other)) / math.sqrt(len(node))) for other in nodes]
         message = sum(w / sum(weights) * (layer.value.weight @ other) for w, other in zip(weights, nodes, strict=True))
         summed = node + message
         centred = summed - summed.mean()
@@ -52,8 +51,8 @@ def test_attention_is_that_over_the_graph_of_each_query(classes):
 
 def test_the_layer_has_no_more_weights_than_the_paper_gives_it():
     assert {name: tuple(value.shape) for name, value in GraphAttention(5).named_parameters()} == {
-        "ask.weight": (5, 5),
-        "answer.weight": (5, 5),
+        "query.weight": (5, 5),
+        "key.weight": (5, 5),
         "value.weight": (5, 5),
         "norm.weight": (5,),
         "norm.bias": (5,),
@@ -104,7 +103,7 @@ class Counted:
         ([500] * 60, 10, 500),
         ([30] * 100, 4, 4 * 13),  # 3000 images, 240 of them in an episode
         ([8] * 6, 4, 4),
-        ([1] * 6, 4, 0),  # no image is left to ask about
+        ([1] * 6, 4, 0),  # no image is left as a query
         ([8] * 6, 0, 0),
     ],
 )
@@ -112,18 +111,18 @@ def test_as_many_episodes_as_the_recipe_has_room_for(counts, epochs, expected):
     assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 
-def method_of(*assignments):
-    config = small_config("views.scale=[1,1]", "views.ratio=[1,1]", "views.flip=0", "views.jitter=0",
-                          "views.grayscale=0", *assignments)  # fmt: skip
-    return Cec(config, Trainer(config.train, CPU, quiet=True))
+def config_of(*assignments):
+    """Without augmentation: the views of a training image are the image."""
+    plain = ("views.scale=[1,1]", "views.ratio=[1,1]", "views.flip=0", "views.jitter=0", "views.grayscale=0")
+    return small_config(*plain, *assignments)
 
 
 def test_the_loss_of_an_episode_counts_rotated_classes_as_new_ones():
     """Without augmentation the views are the images, so that all of it can be written out."""
-    method, base = method_of(), part([4, 3, 4], 0)
-    method.network.settle()
+    method, base = untrained_method("cec", config_of(), 3), part([4, 3, 4], 0)
+    preprocess = preprocess_of(method.config)
     with torch.no_grad():
-        found = float(method._episode_loss(base, np.random.default_rng(5), torch.Generator().manual_seed(0)))
+        found = float(method.episode_loss(base, np.random.default_rng(5), torch.Generator().manual_seed(0)))
 
         random = np.random.default_rng(5)
         support, queries = episode(base.labels, random)
@@ -132,7 +131,7 @@ def test_the_loss_of_an_episode_counts_rotated_classes_as_new_ones():
 
         def feature(position, turn):
             pixels, sizes = base.batch(np.array([position]))
-            image = method.network.features._preprocess(torch.from_numpy(pixels), torch.from_numpy(sizes))
+            image = preprocess(torch.from_numpy(pixels), torch.from_numpy(sizes))
             turned = torch.from_numpy(np.rot90(image.numpy(), turn, axes=(2, 3)).copy())
             return method.network.backbone(turned)[0]
 
@@ -150,10 +149,10 @@ def test_the_loss_of_an_episode_counts_rotated_classes_as_new_ones():
 
 
 def test_episodes_move_encoder_and_attention_but_no_batch_norm_statistics():
-    method, base = method_of("train.epochs=2"), part([4] * 4, 0)
-    method.network.fit_base(base)
+    base = part([4] * 4, 0)
+    method = base_trained_method("cec", config_of("train.epochs=2"), base)
     before = method.state()
-    method._play_sessions(base)
+    method.fit_base(base, (2,))
     after = method.state()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert {name for name in before if name.startswith("attention.")} <= changed
@@ -162,13 +161,12 @@ def test_episodes_move_encoder_and_attention_but_no_batch_norm_statistics():
 
 
 def test_an_episode_in_parts_has_the_same_gradient(monkeypatch):
-    method, base = method_of(), part([4] * 4, 0)
-    method.network.settle()
+    method, base = untrained_method("cec", config_of(), 4), part([4] * 4, 0)
     gradients = []
-    for most in (cec.MOST_PIXELS, 16 * 16 * 5):
-        monkeypatch.setattr(cec, "MOST_PIXELS", most)
+    for most in (cec.MAX_PIXELS, 16 * 16 * 5):
+        monkeypatch.setattr(cec, "MAX_PIXELS", most)
         method.network.backbone.zero_grad()
-        method._episode_loss(base, np.random.default_rng(0), torch.Generator().manual_seed(0)).backward()
+        method.episode_loss(base, np.random.default_rng(0), torch.Generator().manual_seed(0)).backward()
         gradients.append([each.grad.clone() for each in method.network.backbone.parameters()])
     for whole, in_parts in zip(*gradients, strict=True):
         torch.testing.assert_close(in_parts, whole, rtol=1e-3, atol=1e-5)
@@ -179,8 +177,7 @@ def test_an_episode_in_parts_has_the_same_gradient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def fitted():
-    method = method_of("train.epochs=2")
-    method.fit_base(part([4] * 4, 0), (2,))
+    method = trained_method("cec", config_of("train.epochs=2"), part([4] * 4, 0), (2,))
     method.learn(part([0] * 4 + [2, 2], 100))
     return method
 
@@ -203,7 +200,7 @@ def test_a_query_alone_scores_as_it_does_among_others(fitted, monkeypatch):
     for position in range(len(test)):
         alone = fitted.scores(test.select([position]))
         torch.testing.assert_close(alone[0], together[position], rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(cec, "MOST_VALUES", 1)  # so little memory that queries are scored one by one
+    monkeypatch.setattr(memory, "MAX_VALUES", 1)  # so little memory that queries are scored one by one
     torch.testing.assert_close(fitted.scores(test), together, rtol=1e-4, atol=1e-5)
 
 
@@ -218,19 +215,34 @@ def test_an_image_is_scored_after_its_own_round_of_attention(fitted):
 
 
 @pytest.mark.parametrize(("size", "rate"), [(16, 0.002), (33, 0.0002)])
-def test_the_encoder_learns_slower_on_larger_images(monkeypatch, size, rate):
-    rates = []
-    sgd = torch.optim.SGD
+def test_the_backbone_learns_slower_on_larger_images(size, rate):
+    """The only episode is one step of Nesterov SGD, from momentum 0: w - rate (1 + 0.9) (gradient + 5e-4 w)."""
+    base = part([3] * 2, 0)
+    config = config_of("train.epochs=1", f"views.size={size}")
+    assert episodes_of(config, base) == 1
+    method, other = (base_trained_method("cec", config, base) for _ in range(2))
+    random = np.random.default_rng([0, 0])
+    other.network.backbone.zero_grad()
+    other.episode_loss(base, random, torch.Generator().manual_seed(int(random.integers(2**62)))).backward()
+    method.fit_base(base, (2,))
+    for trained, untouched, its_rate in (
+        (method.network.backbone, other.network.backbone, rate),
+        (method.attention, other.attention, 0.0002),
+    ):
+        for moved, start in zip(trained.parameters(), untouched.parameters(), strict=True):
+            expected = start.detach() - its_rate * 1.9 * (start.grad + 5e-4 * start.detach())
+            torch.testing.assert_close(moved.detach(), expected, rtol=1e-5, atol=1e-8)
 
-    def watched(groups, lr, *others, **named):
-        rates.append(lr)
-        return sgd(groups, lr, *others, **named)
 
-    method = method_of("train.epochs=1", f"views.size={size}")
-    method.network.fit_base(part([3] * 2, 0))
-    monkeypatch.setattr(torch.optim, "SGD", watched)
-    method._play_sessions(part([3] * 2, 0))
-    assert rates == [rate]
+def test_a_state_with_the_former_names_of_query_and_key_is_loaded(fitted):
+    names = {"attention.query.weight": "attention.ask.weight", "attention.key.weight": "attention.answer.weight"}
+    former = {names.get(name, name): value for name, value in fitted.state().items()}
+    assert set(names.values()) < set(former)
+    loaded = untrained_method("cec", fitted.config, 4)
+    loaded.load_state(former)
+    test = part([3] * 6, 10_000)
+    assert all(torch.equal(value, fitted.state()[name]) for name, value in loaded.state().items())
+    torch.testing.assert_close(loaded.scores(test), fitted.scores(test), rtol=1e-4, atol=1e-5)
 
 
 def test_classes_must_arrive_in_order(fitted):

@@ -7,12 +7,10 @@ from naive import BASE, DATA, fitted, session
 from fscil.data.images import ArrayPixels, Images
 from fscil.methods import METHODS
 from fscil.methods.joint import Joint
-from fscil.methods.toolkit.growing_network import Learner
-from fscil.training.loop import Trainer
+from fscil.methods.toolkit.growing_network import GrowingNetwork
+from fscil.training.base_training import load_base_network, train_base_network
 from fscil.training.run_folder import Run
-from helpers import small_config
-
-CPU = torch.device("cpu")
+from helpers import CONTEXT, small_config
 
 
 def all_of(*parts):
@@ -22,9 +20,8 @@ def all_of(*parts):
 
 def from_scratch(config, *parts):
     """The plain recipe's network, trained on all of these."""
-    network = Learner(Joint.base_recipe(config), Trainer(config.train, CPU, quiet=True))
-    network.fit_base(all_of(*parts))
-    return network
+    recipe = Joint.base_recipe(config)
+    return GrowingNetwork(recipe, train_base_network(recipe, all_of(*parts), CONTEXT), CONTEXT)
 
 
 def same_weights(one, other):
@@ -74,11 +71,12 @@ def test_keeps_all_images():
 
 
 def test_a_finished_run_is_its_base_network_and_no_more(tmp_path):
-    """Where base training lies in a run folder, what is trained later is not taken from there, nor written to it."""
+    """What is trained after base training is neither read from the run folder nor written to it."""
     trained = fitted("joint")
     run = Run.create(tmp_path / "run", trained.config, {})
     run.finish(trained.network.backbone.state_dict(), {}, trained.network.head.state_dict())
-    method = Joint(trained.config, Trainer(trained.config.train, CPU, run, quiet=True))
+    network = load_base_network(Joint.base_recipe(trained.config), run, CONTEXT)
+    method = Joint(trained.config, network, CONTEXT)
     method.fit_base(BASE, (2, 1))
     assert same_weights(trained.state(), method.state())
     files = sorted(path.name for path in run.folder.iterdir())

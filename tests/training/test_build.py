@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fscil.errors import ConfigError
-from fscil.training.base_training import base_network, base_step
-from fscil.training.build import backbone_of, views_of
-from fscil.training.loop import Batch, Trainer
-from helpers import SIZE, small_config
+from fscil.training.base_training import base_step, new_base_network
+from fscil.training.build import views_of
+from fscil.training.loop import Batch
+from helpers import CONTEXT, SIZE, small_config
 
 
 @given(st.integers(1, 64), st.integers(0, 63), st.floats(0, 1), st.floats(0, 1))
@@ -35,7 +35,7 @@ def test_without_a_first_size_views_are_as_they_are():
 
 def test_training_passes_the_smaller_views():
     config = small_config("views.first_size=8", "views.grown=0.5", "views.count=2", "mixing.repeats=0")
-    network = base_network(config, Trainer(config.train, torch.device("cpu"), quiet=True), backbone_of(config), 6)
+    network = new_base_network(config, 6, CONTEXT)
     seen = []
     network.backbone.register_forward_pre_hook(lambda module, inputs: seen.append(tuple(inputs[0].shape)))
     step = base_step(config, network, 6)

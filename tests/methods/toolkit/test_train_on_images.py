@@ -8,31 +8,29 @@ from naive import BASE
 from torch import nn
 
 from fscil.errors import TrainingError
-from fscil.methods.toolkit.train_on_images import descend
-from fscil.training.loop import Trainer
-from helpers import small_config
+from fscil.methods.toolkit.train_on_images import train_on_images
+from helpers import CONTEXT, small_config
 
 CONFIG = small_config("incremental.steps=6", "incremental.batch=16", "incremental.lr=0.1")
-TRAINER = Trainer(CONFIG.train, torch.device("cpu"), quiet=True)
 
 
-def test_descends_by_nesterov_sgd_along_half_a_cosine():
-    """The loss 3w has the gradient 3 everywhere, cut to 1: 6 steps, written out."""
+def test_nesterov_sgd_with_cosine_decay():
+    """The loss 3w has the gradient 3 everywhere, clipped to 1: 6 steps, written out."""
     weight = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
-    descend([weight], BASE, lambda views, labels: 3 * weight, CONFIG, TRAINER, "test", seed=0)
+    train_on_images([weight], BASE, lambda views, labels: 3 * weight, CONFIG, CONTEXT, "test", seed=0)
     expected, speed = 2.0, 0.0
     for step in range(6):
         rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 6))
         gradient = 1 + 5e-4 * expected
         speed = 0.9 * speed + gradient
         expected -= rate * (gradient + 0.9 * speed)
-    assert weight.item() == pytest.approx(expected, abs=1e-5)  # torch cuts to a millionth below the norm asked for
+    assert weight.item() == pytest.approx(expected, abs=1e-5)  # torch clips to a millionth below the given norm
 
 
-def test_a_gentle_gradient_is_left_as_it_is():
+def test_a_small_gradient_is_not_clipped():
     weight = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
     once = small_config("incremental.steps=1", "incremental.lr=0.1")
-    descend([weight], BASE, lambda views, labels: 0.5 * weight, once, TRAINER, "test", seed=0)
+    train_on_images([weight], BASE, lambda views, labels: 0.5 * weight, once, CONTEXT, "test", seed=0)
     gradient = 0.5 + 5e-4 * 2.0
     assert weight.item() == pytest.approx(2.0 - 0.1 * (gradient + 0.9 * gradient), abs=1e-12)
 
@@ -45,7 +43,7 @@ def test_every_image_is_seen_once_an_epoch_with_its_label():
         seen.append(labels)
         return weight * 0
 
-    descend([weight], BASE, loss, CONFIG, TRAINER, "test", seed=0)
+    train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", seed=0)
     assert [len(labels) for labels in seen] == [16] * 6
     for epoch in (seen[:3], seen[3:]):
         assert sorted(torch.cat(epoch).tolist()) == sorted(BASE.labels.tolist())
@@ -54,5 +52,9 @@ def test_every_image_is_seen_once_an_epoch_with_its_label():
 
 def test_a_training_that_diverges_says_so():
     weight = nn.Parameter(torch.tensor(2.0))
+
+    def loss(views, labels):
+        return (1e30 * weight) ** 2
+
     with pytest.raises(TrainingError, match=r"test: .* 48 images .* 50\. Use a lower incremental.lr"):
-        descend([weight], BASE, lambda views, labels: (1e30 * weight) ** 2, CONFIG, TRAINER, "test", seed=0, lr=50.0)
+        train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", seed=0, lr=50.0)
