@@ -193,7 +193,7 @@ class NearestMeanClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Parameters
         ----------
         X : array of shape (n, d)
-            Raw features.
+            As for `decision_function`.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class NearestMeanClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Parameters
         ----------
         X : array of shape (n, d)
-            Raw features.
+            As for `decision_function`.
 
         Returns
         -------

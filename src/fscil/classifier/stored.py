@@ -204,7 +204,7 @@ class StoredClassifier:
         Parameters
         ----------
         name : str
-            An enrolled class.
+            As for `Classifier.forget`.
 
         Raises
         ------

@@ -38,7 +38,7 @@ def fit(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make a model: fine-tune the pretrained network on your photos. Prints the time it will take first.
+    """Make a model: fine-tune the pretrained network on your photos. First it prints how long that takes.
 
     Classes with fewer than 5 photos are not trained on but enrolled afterwards. Ctrl-C stops training; the same command
     continues it. With --minutes 0 the pretrained network is used as it is, and DIR may be left out. --set changes the

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Model = Annotated[Path, typer.Argument(help="A model folder, made by fscil fit.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, made by fscil fit.")]
 
 
 @commands.command()
@@ -98,7 +98,9 @@ def _enroll(stored: "StoredClassifier", name: str, paths: Sequence[Path]) -> int
 
 @commands.command()
 def forget(
-    model: Model, name: Annotated[str, typer.Argument(help="An enrolled class.")], device: Device = "auto"
+    model: Model,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An enrolled class.")],
+    device: Device = "auto",
 ) -> None:
     """Remove a class and every trace of its photos, from the files too. What is left predicts as before.
 
