@@ -184,9 +184,9 @@ def fit_protocol(
     base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
     if sessions is None and base < classes:
         way = min(way, classes - base)  # a few classes still make one session
-    room = max(0, classes - base) // max(1, way)
-    count = room if sessions is None else sessions
-    if base > classes or count > room:
+    possible = max(0, classes - base) // max(1, way)
+    count = possible if sessions is None else sessions
+    if base > classes or count > possible:
         raise ProtocolError(
             f"{base} base classes and {count} sessions of {way} need {base + count * way} classes, the data "
             f"has {classes}. Set protocol.base_classes, protocol.sessions and protocol.way to fit."

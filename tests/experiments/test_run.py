@@ -22,7 +22,7 @@ from fscil.errors import ConfigError, DataError, ProtocolError, StoreError
 from fscil.experiments import run as experiments
 from fscil.experiments import sessions
 from fscil.experiments.results import departures_from_paper
-from fscil.methods import METHODS
+from fscil.methods import METHODS, Alice
 from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES
 from fscil.protocol import Protocol, published_draw
@@ -275,6 +275,8 @@ def test_results_describe_the_run(evaluated, trained):
     assert results["data"] == "folder"
     assert results["protocol"] == {"base_classes": 6, "way": 2, "sessions": 2}
     assert results["images"] == {"base training": 36, "test": 36}
+    shown = {"title": Alice.title, "table_order": Alice.table_order, "highlighted": True, "images_seen_note": ""}
+    assert (results["method"], results["shown"]) == ("alice", shown)
     assert results["parameters"] == sum(value.numel() for value in build_backbone("resnet18", width=2).parameters())
     assert results["training"]["seconds"] == trained.about()["seconds"] >= 0
     assert results["walks"][0]["memory"] == {"images": 0, "floats": 16 * (6 * 3 + 4)}

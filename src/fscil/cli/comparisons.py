@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fscil.cli.options import Device, Plugins, Quiet, Settings, numbers, say
+from fscil.cli.options import Data, Device, Plugins, Quiet, Recipe, Settings, Shots, numbers, say
 from fscil.errors import ConfigError, FscilError
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Recipe = Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
-Shots = Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")]
 Seeds = Annotated[
     int, typer.Option(min=1, help="Trainings of each network: the recipe's train.seed, and the ones after it.")
 ]

@@ -18,6 +18,9 @@ def _load_plugins(files: list[Path] | None) -> list[Path] | None:
     return files
 
 
+Recipe = Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
+Shots = Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")]

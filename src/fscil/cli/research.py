@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fscil.cli.options import Device, Plugins, Quiet, Settings, numbers, plugin_options, say
+from fscil.cli.options import (
+    Data,
+    Device,
+    Plugins,
+    Quiet,
+    Recipe,
+    Settings,
+    Shots,
+    numbers,
+    plugin_options,
+    say,
+)
 from fscil.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -18,7 +29,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-Data = Annotated[Path | None, typer.Option("--data", help="Folder of the data set (not needed for glyphs).")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder to write; default runs/RECIPE.")]
 
 
@@ -56,7 +66,7 @@ def data_command(
 
 @commands.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")],
+    recipe: Recipe,
     data: Data = None,
     out: Out = None,
     set_: Settings = None,
@@ -129,7 +139,7 @@ def _root(run: "Run", data: Path | None) -> Path | None:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder made by fscil train.")],
     data: Data = None,
-    shots: Annotated[str | None, typer.Option(help="Numbers of images per new class, for instance 5,1.")] = None,
+    shots: Shots = None,
     draws: Annotated[int, typer.Option(min=0, help="Average over this many seeded draws of the few images.")] = 0,
     prototypes: Annotated[str | None, typer.Option(help="balanced (the paper's) or all.")] = None,
     openset: Annotated[
