@@ -240,3 +240,28 @@ class StalledRequest:
 
     def __exit__(self, *_):
         self.socket.close()
+
+
+# The cost of decoding
+
+
+def slow_jpeg():
+    """440 KB, minutes to decode: 8000 x 8000 pixels, and the last scan 2,000 times."""
+    file = io.BytesIO()
+    Image.new("RGB", (8000, 8000), (120, 30, 200)).save(file, "JPEG", progressive=True, quality=30)
+    content = file.getvalue()
+    return content[:-2] + content[content.rindex(b"\xff\xda") : -2] * 2000 + content[-2:]
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classes/x"])
+def test_a_photo_of_many_scans(client, path):
+    assert "scans" in error(client.post(path, files=form(photo(0, 0), slow_jpeg())), 413)
+
+
+def test_a_photo_that_takes_too_long(model):
+    file = io.BytesIO()
+    Image.new("RGB", (8000, 8000)).save(file, "JPEG", progressive=True)
+    with process(model, limits={"decode_cpu_seconds": 0.1}) as server:
+        answers = [server.client.post("/predict", files=form(content)) for content in (file.getvalue(), photo(0, 0))]
+    assert "photo0.png: takes more than 0.1 CPU-seconds" in error(answers[0], 413)
+    assert answers[1].status_code == 200

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from fscil.data.image_headers import MAX_SCANS, scan_count
 from fscil.errors import BadImageError, DataError, HugeImageError, UnsupportedImageError
@@ -129,7 +129,11 @@ def _refuse_bomb(height: int, width: int, name: str) -> None:
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Turned as its EXIF tag says, in three channels, on white where it is transparent."""
-    image = ImageOps.exif_transpose(image)
+    image.load()  # in a PNG the tag may come after the pixels
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image  # not a copy: a large photo takes hundreds of megabytes
     if image.mode.startswith("I"):  # 16-bit grayscale: Pillow's own conversion clips instead of scaling
         wide = np.asarray(image, np.float64)
         return Image.fromarray((wide / 257.0 + 0.5).clip(0, 255).astype(np.uint8)).convert("RGB")

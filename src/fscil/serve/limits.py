@@ -17,6 +17,9 @@ class Limits:
     max_request_bytes: int = 64 * MIB  # of the body
     max_photos_per_request: int = 32
     max_pixels_per_photo: int = 64_000_000
+    max_pixels_in_flight: int = 64_000_000  # decoded at once, of all requests together; other photos wait
+    decode_cpu_seconds: float = 2.0  # per photo
+    decode_memory_bytes: int = 512 * MIB  # per photo
     max_concurrent_requests: int = 128  # of those that are not safe methods
     max_queued_photos: int = 512  # accepted and not answered yet, of all requests together
     read_timeout_seconds: float = 30.0  # between two parts of a request body

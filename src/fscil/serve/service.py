@@ -1,25 +1,29 @@
-"""What the routes do: decode in several threads, encode in batches, write one change at a time."""
+"""What the routes do: decode in other processes, encode in batches, write one change at a time."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from fscil.classifier import Classifier, Prediction, StoredClassifier
 from fscil.classifier.encoder import timestamp
+from fscil.data.image_headers import image_size
 from fscil.errors import BadImageError, HugeImageError, UnsupportedImageError
 from fscil.gallery import ClassInfo, Photo, class_name
 from fscil.serve.batching import Batcher
+from fscil.serve.decoding import Decoded, DecoderPool, PixelBudget
 from fscil.serve.limits import CapacityLimit, Limits
 from fscil.serve.metrics import ServiceMetrics
 from fscil.serve.uploads import Upload
 
 Result = TypeVar("Result")
+
+NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
 class ListedClass(NamedTuple):
@@ -39,32 +43,33 @@ class Service:
             in_flight=lambda: self.concurrent_requests.in_use,
             queued=lambda: self._queued_photos.in_use,
         )
-        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "decode")
+        self._decoders = DecoderPool(limits)
+        self._pixels_in_flight = PixelBudget(limits.max_pixels_in_flight)
         self._writer = ThreadPoolExecutor(1, "write")
         self._batcher = Batcher(self._encode_batch, limits.max_batch_size)
 
     def close(self) -> None:
         """Finish the work in progress."""
-        self._decoders.shutdown()
+        self._decoders.close()
         self._batcher.close()
         self._writer.shutdown()
 
     async def predict(self, files: Sequence[Upload], top: int) -> list[Prediction]:
         with self._queued_photos.acquire(len(files)):
-            images = await self._decode(files, self._classifier.encoder.read)
-            features = await self._encode(images)
+            decoded = await self._decode(files)
+            features = await self._encode([image for image, _ in decoded])
             return await asyncio.to_thread(self._classifier.predict_features, torch.stack(features), top)
 
     async def enroll(self, name: str, files: Sequence[Upload]) -> tuple[int, ClassInfo]:
         """How many photos were new, and the class after that. Returns once they are on disk."""
         name = class_name(name)  # an invalid one costs no work
         with self._queued_photos.acquire(len(files)):
-            decoded = await self._decode(files, self._classifier.encoder.read_to_keep)
+            decoded = await self._decode(files, keep=True)
             features = await self._encode([image for image, _ in decoded])
         now = timestamp()
         photos = [
-            Photo(loaded.digest, feature, file.name, now, loaded.thumbnail)
-            for file, (_, loaded), feature in zip(files, decoded, features, strict=True)
+            Photo(kept.digest, feature, file.name, now, kept.thumbnail)
+            for file, (_, kept), feature in zip(files, decoded, features, strict=True)
         ]
         return await self._write(lambda: (self._stored.enroll_photos(name, photos), self._info(name)))
 
@@ -117,15 +122,40 @@ class Service:
     async def _write(self, change: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._writer, change)
 
-    async def _decode(self, files: Sequence[Upload], read: Callable[[bytes], Result]) -> list[Result]:
-        loop = asyncio.get_running_loop()
-        tasks = [loop.run_in_executor(self._decoders, _decode_upload, file, read) for file in files]
+    async def _decode(self, files: Sequence[Upload], keep: bool = False) -> list[tuple[Tensor, Decoded]]:
+        """Per photo the network's input, and what else was computed from it."""
         # Wait for all before an error is raised: then the request ends, and its files are closed.
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+        found = await asyncio.gather(*(self._decode_one(file, keep) for file in files), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException):
                 raise each
         return [each for each in found if not isinstance(each, BaseException)]
+
+    async def _decode_one(self, file: Upload, keep: bool) -> tuple[Tensor, Decoded]:
+        """An error has the client's name of the file."""
+        encoder = self._classifier.encoder
+
+        def work(decoders: DecoderPool) -> tuple[Tensor, Decoded]:
+            decoded = decoders.decode(file.read(), encoder.config.resize, keep)
+            return encoder.preprocess(decoded.pixels), decoded._replace(pixels=NO_PIXELS)
+
+        try:
+            async with self._pixels_in_flight.acquire(self._pixels_of(file)):
+                return await self._decoders.run(work)
+        except BadImageError as error:
+            message = f"{file.name}: {str(error).removeprefix('the image: ')}"
+            raise HTTPException(_status_of(error), message) from error
+
+    def _pixels_of(self, file: Upload) -> int:
+        """As its header says; the most that is allowed if it does not say."""
+        size = image_size(file.start())
+        limit = self.limits.max_pixels_per_photo
+        if size is None:
+            return limit
+        height, width = size
+        if height * width > limit:
+            raise HugeImageError(f"too large ({width} x {height} is more than {limit} pixels)")
+        return height * width
 
     async def _encode(self, images: Sequence[Tensor]) -> list[Tensor]:
         """(3, size, size) each -> (d,) each."""
@@ -135,15 +165,6 @@ class Service:
         """Called in the thread of the batcher."""
         self.metrics.observe_batch(len(images))
         return self._classifier.encoder.encode(images).unbind()
-
-
-def _decode_upload(file: Upload, read: Callable[[bytes], Result]) -> Result:
-    """Called in a thread. An error has the client's name of the file."""
-    try:
-        return read(file.read())
-    except BadImageError as error:
-        message = f"{file.name}: {str(error).removeprefix('the image: ')}"
-        raise HTTPException(_status_of(error), message) from error
 
 
 def _status_of(error: BadImageError) -> int:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from fscil.serve.limits import MIB, Limits
 
 DEFAULT_NAME = "photo"
+HEADER_BYTES = MIB // 4  # even with a thumbnail and a colour profile, the size of a photo comes before
 RAW_TYPES = ("image/", "application/octet-stream")
 
 
@@ -21,6 +22,11 @@ RAW_TYPES = ("image/", "application/octet-stream")
 class Upload:
     name: str  # the client's file name, without folders
     file: IO[bytes]
+
+    def start(self) -> bytes:
+        """As much as has its headers."""
+        self.file.seek(0)
+        return self.file.read(HEADER_BYTES)
 
     def read(self) -> bytes:
         """Called in the thread that decodes it, so that only as many are in memory as there are threads."""
