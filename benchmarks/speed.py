@@ -237,7 +237,7 @@ def main() -> None:
         if given.long:
             rows.append(speed_accuracy.measure(given))
     except KeyboardInterrupt:
-        say("stopped: nothing was written" + (f"; {given.work} goes on where it was" if given.long else ""))
+        say("stopped: nothing was written" + (f"; {given.work} continues where it stopped" if given.long else ""))
         sys.exit(130)
     say(f"{perf_counter() - began:.0f} s")
     print(write(given.out, rows, QUICK_NOTE if given.quick else ""), end="")

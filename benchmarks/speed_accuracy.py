@@ -2,8 +2,8 @@
 
 Both train on the validation split of tune.py: the first 50 base classes of CIFAR-100 as base, the other 10 as new ones,
 a tenth of the training images as test part, no test data. First the literal program trains, then ours, until the mean
-5-shot harmonic accuracy of the last session is as good; evaluation is not part of the time. The literal training goes
-on after its last whole epoch when it was stopped, and is not repeated once it is done.
+5-shot harmonic accuracy of the last session is as good; evaluation is not part of the time. The literal training continues
+after its last whole epoch when it was stopped, and is not repeated once it is finished.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--work",
         type=Path,
         default=Path("runs/time-to-accuracy"),
-        help="keeps the literal training, which goes on from there (default: %(default)s)",
+        help="keeps the literal training, which continues from there (default: %(default)s)",
     )
 
 
