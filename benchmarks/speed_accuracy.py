@@ -2,8 +2,8 @@
 
 Both train on the validation split of tune.py: the first 50 base classes of CIFAR-100 as base, the other 10 as new ones,
 a tenth of the training images as test part, no test data. First the literal program trains, then ours, until the mean
-5-shot harmonic accuracy of the last session is as good; evaluation is not part of the time. The literal training continues
-after its last whole epoch when it was stopped, and is not repeated once it is finished.
+5-shot harmonic accuracy of the last session is as good; evaluation is not part of the time. The literal training, when
+stopped, continues after its last whole epoch, and is not repeated once it is finished.
 """
 
 import argparse
