@@ -1,4 +1,5 @@
 import colorsys
+import doctest
 import math
 from itertools import combinations
 
@@ -365,7 +366,7 @@ def test_how_many_images_are_made_at_once_changes_nothing(size, monkeypatch):
     sizes = torch.tensor([[60, 50]] * 7)
     found = []
     for numbers in (2**19, 3 * size**2 * 2, 1):
-        monkeypatch.setattr(augment, "CACHED_NUMBERS", numbers)
+        monkeypatch.setattr(augment, "MAX_CACHED_VALUES", numbers)
         found.append(Views(size)(pixels, sizes, torch.Generator().manual_seed(3)))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(found[2], found[0], rtol=0, atol=1e-6)
@@ -581,3 +582,9 @@ def test_the_batch_given_is_not_changed():
     mix_classes(views, labels, 6)
     assert torch.equal(views, copies[0])
     assert torch.equal(labels, copies[1])
+
+
+def test_the_examples_of_the_docstrings():
+    failed, tried = doctest.testmod(augment)
+    assert not failed
+    assert tried

@@ -1,3 +1,4 @@
+import doctest
 import math
 
 import pytest
@@ -6,6 +7,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fscil import losses
 from fscil.losses import LOSSES, angular_penalty, arcface, softmax, sphereface
 
 
@@ -131,3 +133,9 @@ def test_equals_torch_cross_entropy_on_shifted_logits():
     cosine, target = torch.rand(8, 6) * 2 - 1, torch.arange(8) % 6
     shifted = 30 * (cosine - 0.4 * F.one_hot(target, 6))
     torch.testing.assert_close(angular_penalty(cosine, target), F.cross_entropy(shifted, target))
+
+
+def test_the_examples_of_the_docstrings():
+    failed, tried = doctest.testmod(losses)
+    assert not failed
+    assert tried

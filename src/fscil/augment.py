@@ -1,8 +1,8 @@
-"""Batched two-view augmentation and class augmentation, on whatever device the batch is.
+"""Batched two-view augmentation and class augmentation, on the device of the batch.
 
-Every sample draws its own crop, flip and colours; only the order of the colour operations is shared by a batch. The few
-numbers that takes are drawn on the host from the generator given, then sent along: a step can be repeated to the bit,
-looks the same on every device, and never waits for one.
+Every sample has its own crop, flip and colours; only the order of the colour operations is shared by a batch. Random
+numbers are drawn on the host from the given generator, then copied to the device: a step can be repeated to the bit, is
+the same on every device, and never waits for one.
 """
 
 import math
@@ -18,10 +18,10 @@ from fscil.preprocess import normalise
 from fscil.resample import crop_resize, crop_resize_one_by_one
 
 CROP_ATTEMPTS = 10
-CACHED_NUMBERS = 2**19  # of the images of a view that are made at once on a CPU
-WORTH_A_CALL = 48  # pixels: smaller views are cropped on a CPU as on other devices, all of a batch at once
+MAX_CACHED_VALUES = 2**19  # of the images that are augmented at once on a CPU, to stay in its cache
+MIN_SIZE_ONE_BY_ONE = 48  # pixels: from this size on, cropping image by image is faster on a CPU than in a batch
 
-Change: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of images, and how much of it
+ColourOperation: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of images, and the strength for each
 
 
 def _uniform(low: float, high: float, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
@@ -37,9 +37,9 @@ def random_boxes(
 ) -> Tensor:
     """(n, 2) heights and widths -> (n, 4) left, top, right, bottom; mirrored (right < left) with probability flip.
 
-    A box covers a share of the area uniform in scale, with an aspect log-uniform in ratio, and lies on whole pixels
-    inside the image. Of ten attempts the first that fits counts; without one it is the largest central box whose aspect
-    is within ratio.
+    A box covers a fraction of the area uniform in scale, with an aspect ratio log-uniform in ratio, and lies on whole
+    pixels inside the image. Of ten attempts the first that fits is used; if none does, the largest central box whose
+    aspect is within ratio.
     """
     count = len(sizes)
     height, width = (extent[:, None].float() for extent in sizes.unbind(1))
@@ -72,27 +72,27 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """(n, 3, h, w) in 0..1 times factor, (n, 1, 1, 1), as are those below."""
+    """(n, 3, h, w) in 0..1, times factor (n, 1, 1, 1)."""
     return (images * factor).clamp_(0, 1)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from, or towards, the image's mean luminance."""
+    """Images (n, 3, h, w) blended with their mean luminance, by factor (n, 1, 1, 1); above 1 away from it."""
     mean = luminance(images.mean((-2, -1), keepdim=True))
     return (images * factor).add_(mean * (1 - factor)).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from, or towards, the pixel's own gray."""
+    """Images (n, 3, h, w) blended with their grayscale version, by factor (n, 1, 1, 1); above 1 away from it."""
     return torch.lerp(luminance(images), images, factor).clamp_(0, 1)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of HSV by shift, in turns; saturation and value stay as they are.
+    """Images (n, 3, h, w) with the hue of HSV shifted by shift (n, 1, 1, 1), in turns; saturation and value stay.
 
     With value v and chroma c the colour of hue h (in sixths of a turn) is v - c * clamp(2 - d, 0, 1), where d is the
-    way round the circle from h to 3, 5 and 1 for red, green and blue. No case is told from another by torch.where,
-    which is many times as slow as arithmetic.
+    distance on the circle from h to 3, 5 and 1 for red, green and blue. Cases are combined by arithmetic, as
+    torch.where is many times slower.
     """
     red, green, blue = images.chunk(3, -3)
     value = torch.maximum(torch.maximum(red, green), blue)
@@ -103,91 +103,106 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     hue = torch.lerp(2 + red - blue, 4 + green - red, not_green)
     hue = torch.lerp(blue - green, hue, not_red)
     opposite = torch.tensor([3.0, 5.0, 1.0], device=images.device)[:, None, None]
-    # How far from the opposite hue: between -3 and 9 before the circle is closed, all less 3.
-    away = hue + ((6 * shift - opposite + 2) % 6 - 5)
-    away = away.abs_().sub_(3).abs_()
-    return torch.addcmul(value, away.sub_(2).clamp_(-1, 0), chroma)
+    # Distance from the opposite hue: between -3 and 9 before it is taken modulo the circle, here less 3.
+    distance = hue + ((6 * shift - opposite + 2) % 6 - 5)
+    distance = distance.abs_().sub_(3).abs_()
+    return torch.addcmul(value, distance.sub_(2).clamp_(-1, 0), chroma)
 
 
 def make_gray(images: Tensor, chosen: Tensor) -> Tensor:
-    """chosen: 1 where an image becomes gray, 0 where it stays."""
+    """Images (n, 3, h, w); chosen (n, 1, 1, 1): 1 where an image becomes gray, 0 where it stays."""
     return torch.lerp(images, luminance(images), chosen)
 
 
 @dataclass(frozen=True)
 class Views:
-    """The paper's preset transformations: resized crop, flip, colour jitter, grayscale; `count` independent draws."""
+    """The paper's transformations: random resized crop, flip, colour jitter, grayscale; `count` independent views."""
 
     size: int
     count: int = 2
     scale: tuple[float, float] = (0.2, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
-    jitter: float = 0.8
+    jitter: float = 0.8  # probability of the four below
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
     hue: float = 0.1
     grayscale: float = 0.2
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of each channel, subtracted at the end
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)  # by which it is then divided
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of each channel, for normalisation
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
         """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float, 0..1 if not normalised."""
         out = torch.empty(self.count, len(pixels), 3, self.size, self.size, device=pixels.device)
         on_host = pixels.device.type == "cpu"
-        # There as many images at once as its cache holds: they are gone through a few dozen times.
-        at_once = max(1, CACHED_NUMBERS // (3 * self.size**2)) if on_host else max(1, len(pixels))
+        # On a CPU as many images at once as its cache holds: each is read and written a few dozen times.
+        at_once = max(1, MAX_CACHED_VALUES // (3 * self.size**2)) if on_host else max(1, len(pixels))
         for view in out:
             boxes = random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
-            changes = self._changes(len(pixels), generator)
+            operations = self._colour_operations(len(pixels), generator)
             for start in range(0, len(pixels), at_once):
                 part = slice(start, start + at_once)
-                if on_host and self.size >= WORTH_A_CALL:
+                if on_host and self.size >= MIN_SIZE_ONE_BY_ONE:
                     images = crop_resize_one_by_one(pixels[part], boxes[part], self.size)
                 else:
                     images = crop_resize(pixels[part], sizes[part], boxes[part], self.size).contiguous()
-                for change, amount in changes:
-                    images = change(images, amount[part].to(images.device, non_blocking=True))
-                normalise(images, self.mean, self.std, out=view[part])  # while it is in the cache
+                for operation, strength in operations:
+                    images = operation(images, strength[part].to(images.device, non_blocking=True))
+                normalise(images, self.mean, self.std, out=view[part])
         return out
 
-    def _changes(self, count: int, generator: Generator | None) -> list[tuple[Change, Tensor]]:
-        """What is done to the colours of a view's images, in this order, and (count, 1, 1, 1) how much to each."""
+    def _colour_operations(self, count: int, generator: Generator | None) -> list[tuple[ColourOperation, Tensor]]:
+        """The colour operations of a view, in random order, each with its strength per image, (count, 1, 1, 1)."""
 
         def one_each(low: float, high: float) -> Tensor:
             return _uniform(low, high, (count, 1, 1, 1), generator)
 
         jittered = one_each(0, 1) < self.jitter
 
-        def strength(spread: float) -> Tensor:
-            """Factors around 1; exactly 1, which changes nothing, for a sample that is not jittered."""
+        def factors(spread: float) -> Tensor:
+            """Uniform around 1; exactly 1, which changes nothing, for a sample that is not jittered."""
             return torch.where(jittered, one_each(max(0.0, 1 - spread), 1 + spread), 1.0)
 
         shift = torch.where(jittered, one_each(-self.hue, self.hue), 0.0)
-        operations: list[tuple[float, Change, Tensor]] = [
-            (self.brightness, adjust_brightness, strength(self.brightness)),
-            (self.contrast, adjust_contrast, strength(self.contrast)),
-            (self.saturation, adjust_saturation, strength(self.saturation)),
+        jitter: list[tuple[float, ColourOperation, Tensor]] = [
+            (self.brightness, adjust_brightness, factors(self.brightness)),
+            (self.contrast, adjust_contrast, factors(self.contrast)),
+            (self.saturation, adjust_saturation, factors(self.saturation)),
             (self.hue, adjust_hue, shift),
         ]
         gray = (one_each(0, 1) < self.grayscale).float()
         order = torch.randperm(4, generator=generator).tolist()
-        changes = [operations[place][1:] for place in order if operations[place][0] > 0 and self.jitter > 0]
-        return [*changes, (make_gray, gray)] if self.grayscale > 0 else changes
+        operations = [jitter[place][1:] for place in order if jitter[place][0] > 0 and self.jitter > 0]
+        return [*operations, (make_gray, gray)] if self.grayscale > 0 else operations
 
 
 def pair_label(a: Tensor, b: Tensor, classes: int) -> Tensor:
-    """The class a mixture of classes a and b belongs to, in either order: classes..classes + classes(classes-1)/2 - 1.
+    """The class of mixtures of classes a and b: each unordered pair has a number of its own, after all classes.
 
-    a, b: int64 of one shape, different from each other everywhere.
+    Parameters
+    ----------
+    a, b
+        Class numbers, int64 of one shape, different from each other everywhere.
+    classes
+        Number of classes, of which a and b are 0..classes-1.
+
+    Returns
+    -------
+    Tensor
+        Numbers in classes..classes + classes (classes - 1) / 2 - 1, of the shape of a and b.
+
+    Examples
+    --------
+    >>> pair_label(torch.tensor([0, 0, 1, 2]), torch.tensor([1, 2, 2, 1]), classes=3)
+    tensor([3, 4, 5, 5])
     """
     low, high = torch.minimum(a, b), torch.maximum(a, b)
     return classes + low * (2 * classes - low - 1) // 2 + (high - low) - 1
 
 
 class PairClasses:
-    """Which pairs of classes are classes of their own: all, or as many as limit allows, drawn by the seed.
+    """The pairs of classes whose mixtures are classes: all, or at most `limit` (0: no limit), drawn by the seed.
 
     Their number grows with the square of the classes, and with it the classifier: 1,000 classes have 499,500 pairs.
     """
@@ -203,7 +218,7 @@ class PairClasses:
         self.outputs = classes + pairs  # of a classifier: base classes first
 
     def label(self, a: Tensor, b: Tensor) -> Tensor:
-        """The class of a mixture of a and b, on the host; -1 where the two are one class, or not among those drawn."""
+        """The class of mixtures of a and b, on the host; -1 where the two are the same class, or a pair not drawn."""
         label = pair_label(a, b, self.classes)
         if self._drawn is not None:
             rank = label - self.classes
@@ -212,12 +227,12 @@ class PairClasses:
         return torch.where(a == b, -1, label)
 
     def partners(self, labels: Tensor, repeats: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a batch (n,): which are mixed with which, and the classes they make; (m,) each, m <= repeats * n."""
+        """Of a batch of labels (n,): the positions of both images of each mixture, and its class, (m,) each."""
         count = len(labels)
-        if self._drawn is None:  # `repeats` times, every image with the one in its place in a shuffled batch
+        if self._drawn is None:  # `repeats` times, every image with the one at its position in a shuffled batch
             left = torch.arange(count, device=labels.device).expand(repeats, count).reshape(-1)
             right = torch.rand(repeats, count, generator=generator).argsort(1).to(labels.device).reshape(-1)
-        else:  # most of those would not be among the pairs drawn: so any two images of the batch that are
+        else:  # few of those would be pairs that were drawn: so a random choice of all in the batch that are
             left, right = torch.combinations(torch.arange(count)).T
         made = self.label(labels[left], labels[right])
         usable = (made >= 0).nonzero().squeeze(1)
@@ -231,7 +246,7 @@ def _mixing_weights(count: int, lam: Literal["uniform", "beta"], generator: Gene
         return _uniform(0.4, 0.6, (count,), generator)
     if lam != "beta":
         raise ValueError(f'lam must be "uniform" or "beta", not {lam!r}')
-    # Beta(20, 20) is the median of 39 uniforms: the 20th order statistic of 39 is distributed so exactly.
+    # Beta(20, 20) is exactly the distribution of the median of 39 uniform numbers.
     drawn = torch.rand(count, 39, generator=generator).median(1).values
     return torch.where((drawn < 0.4) | (drawn > 0.6), 0.5, drawn)
 
@@ -244,11 +259,44 @@ def mix_classes(
     lam: Literal["uniform", "beta"] = "uniform",
     generator: Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Class augmentation (equation 5): mixtures of two classes are a class of their own.
+    """Class augmentation (equation 5): mixtures of images of two classes are images of a new class.
 
-    views: (V, n, 3, h, w); labels: (n,). Returns (V, n + m, 3, h, w) and (n + m,), originals first. Each of `repeats`
-    rounds shuffles the batch and mixes every sample with the one in its place, where the two differ in class; partner
-    and lambda are the same in all views. Labels are best left on the host, so that choosing pairs waits for no device.
+    Each of `repeats` rounds shuffles the batch and mixes every image with the one at its position, if their classes
+    differ. Both images and their weights are the same in all views.
+
+    Parameters
+    ----------
+    views
+        (V, n, 3, h, w) views of a batch of images.
+    labels
+        (n,) their classes. Best on the host: then nothing waits for a device.
+    classes
+        Number of base classes, or which of their pairs are classes.
+    repeats
+        Mixtures per image, at most. 0 gives back views and labels.
+    lam
+        Distribution of the weight: "uniform" in 0.4..0.6, or "beta", Beta(20, 20) with 0.5 outside of 0.4..0.6.
+    generator
+        Source of randomness; torch's global one if None.
+
+    Returns
+    -------
+    tuple of Tensor
+        (V, n + m, 3, h, w) views and (n + m,) labels: the given ones first, then m <= repeats n mixtures.
+
+    Raises
+    ------
+    ValueError
+        If `lam` is neither of the two.
+
+    Examples
+    --------
+    >>> views, labels = torch.rand(2, 4, 3, 8, 8), torch.tensor([0, 0, 1, 2])
+    >>> mixed, targets = mix_classes(views, labels, classes=3, repeats=1, generator=torch.Generator().manual_seed(0))
+    >>> mixed.shape
+    torch.Size([2, 8, 3, 8, 8])
+    >>> targets
+    tensor([0, 0, 1, 2, 3, 4, 3, 4])
     """
     count = len(labels)
     if repeats == 0 or count == 0:

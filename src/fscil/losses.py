@@ -1,4 +1,4 @@
-"""Angular penalty losses: cross-entropy on cosines, with a margin the true class must win by."""
+"""Angular penalty losses: cross-entropy on cosines, with a margin by which the true class must win."""
 
 import math
 from collections.abc import Callable
@@ -12,17 +12,42 @@ from fscil.runtime.registry import Registry
 
 
 def angular_penalty(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: float = 0.4) -> Tensor:
-    """CosFace (equation 4). cosine: (batch, classes) in [-1, 1]; target: (batch,). Returns the mean loss."""
+    """The angular penalty loss of ALICE (equation 4), which is CosFace: the margin is subtracted from the true cosine.
+
+    Parameters
+    ----------
+    cosine
+        (batch, classes) cosines of features and class vectors, in [-1, 1].
+    target
+        (batch,) true classes.
+    scale
+        Factor of the cosines before the softmax.
+    margin
+        Subtracted from the cosine of the true class.
+
+    Returns
+    -------
+    Tensor
+        The mean loss over the batch, a scalar.
+
+    Examples
+    --------
+    >>> cosine, target = torch.tensor([[0.8, 0.6]]), torch.tensor([0])
+    >>> angular_penalty(cosine, target, scale=10.0, margin=0.0)
+    tensor(0.1269)
+    >>> angular_penalty(cosine, target, scale=10.0, margin=0.4)  # 0.8 - 0.4 is less than 0.6
+    tensor(2.1269)
+    """
     handicap = cosine.new_full((len(target), 1), -margin)
     return F.cross_entropy(scale * cosine.scatter_add(1, target[:, None], handicap), target)
 
 
 def arcface(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: float = 0.4) -> Tensor:
-    """The margin is added to the angle: cos(theta + m). Beyond pi - m, where that would rise, it goes on downhill."""
+    """The margin is added to the angle: cos(theta + m). Beyond pi - m, where that would rise, a line continues it."""
     own = cosine.gather(1, target[:, None])
     sine = (1 - own.square()).clamp_min(1e-12).sqrt()
-    turned = own * math.cos(margin) - sine * math.sin(margin)
-    penalised = torch.where(own > -math.cos(margin), turned, own - margin * math.sin(margin))
+    shifted = own * math.cos(margin) - sine * math.sin(margin)
+    penalised = torch.where(own > -math.cos(margin), shifted, own - margin * math.sin(margin))
     return F.cross_entropy(scale * cosine.scatter(1, target[:, None], penalised), target)
 
 
@@ -36,7 +61,7 @@ def sphereface(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: floa
 
 
 def softmax(cosine: Tensor, target: Tensor, scale: float = 30.0, margin: float = 0.0) -> Tensor:
-    """Plain cross-entropy of scaled scores; equation 3 is scale 1. The margin only matches the others' signature."""
+    """Cross-entropy of scaled scores; equation 3 is scale 1. The margin is ignored: it is part of the signature."""
     return F.cross_entropy(scale * cosine, target)
 
 

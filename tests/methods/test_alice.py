@@ -1,5 +1,6 @@
 """ALICE's prototypes against the paper written out in loops; its loss is tested with base training."""
 
+import doctest
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
+from fscil.methods import alice as alice_module
 from fscil.protocol import Protocol
 from fscil.training.build import base_images
 from helpers import base_trained_method, small_config, tiny_dataset, untrained_method
@@ -211,3 +213,9 @@ def test_prototypes_are_those_of_the_trained_network(dataset):
     method.features.clear()
     expected = naive_scores(method, naive_prototypes(method, dataset, by_class(base), None), dataset.test)
     np.testing.assert_allclose(scores.numpy(), expected, atol=1e-5)
+
+
+def test_the_example_of_the_docstring():
+    failed, tried = doctest.testmod(alice_module)
+    assert not failed
+    assert tried

@@ -3,8 +3,10 @@
 It is what is left of ALICE without its base training, and what several later systems build upon.
 """
 
+from typing import ClassVar
+
 from fscil.config import Config
-from fscil.methods.alice import Alice
+from fscil.methods.alice import Alice, Prototypes
 from fscil.training.base_training import plain_recipe
 
 
@@ -14,7 +16,7 @@ class Ncm(Alice):
     title = "cross-entropy + nearest mean"
     table_order = 85
     highlighted = False
-    prototypes = "all"
+    prototypes: ClassVar[Prototypes | None] = "all"
 
     @classmethod
     def base_recipe(cls, config: Config) -> Config:
