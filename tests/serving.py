@@ -32,6 +32,9 @@ from fscil.errors import FscilError
 from fscil.serve import run
 from fscil.serve.limits import Limits
 options = json.loads(sys.argv[2])
+if files := options.pop("open_files", None):
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 limits = Limits(**options.pop("limits", {}))
 key_file = options.pop("key_file", None)
 try:
@@ -98,10 +101,10 @@ def process(model, **options):
 
 
 @contextmanager
-def served(model, keys=None):
+def served(model, keys=None, **limits):
     """The service in a thread of this process, which is quicker to start; yields its client."""
     with StoredClassifier.open(model, serving=True) as stored, listen("127.0.0.1", 0) as listener:
-        service = Service(stored, Limits())
+        service = Service(stored, Limits(**limits))
         server = make_server(service, Keys.load(keys) if keys else None)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -83,9 +83,7 @@ class ServiceMiddleware:
         try:
             scope.setdefault("state", {})["permission"] = self._admit(scope)
             with self._capacity(scope["method"]):
-                limits = self._limits
-                limited = limited_receive(receive, limits.max_request_bytes, limits.read_timeout_seconds)
-                await self._app(scope, limited, sender)
+                await self._app(scope, limited_receive(receive, self._limits), sender)
         except HTTPException as error:
             await error_response(error)(scope, receive, sender)
         except ClientDisconnect:

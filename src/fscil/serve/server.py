@@ -103,17 +103,27 @@ def make_server(service: "Service", keys: "Keys | None") -> "uvicorn.Server":
     import uvicorn
 
     from fscil.serve.app import make_app
+    from fscil.serve.connections import LimitedProtocol, accepted_at_once
 
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listener in sockets or []:
+                listener.listen(BACKLOG)  # asyncio has set it to what it accepts at once
+
+    protocol = LimitedProtocol.of(service.limits)
     config = uvicorn.Config(
         make_app(service, keys, is_shutting_down=lambda: server.should_exit),
-        http="h11",  # which limits the size of request headers; uvicorn's alternatives do not
+        http=protocol,  # based on h11, which limits the size of request headers; uvicorn's alternatives do not
+        ws="none",
+        backlog=accepted_at_once(protocol.max_connections),
         log_level="warning",
         access_log=False,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     return server
 
 
@@ -140,14 +150,11 @@ def _require_key_file(host: str, key_file: Path | None) -> None:
 
 @contextmanager
 def _open_service(model: Path, device: str, limits: "Limits") -> Iterator["Service"]:
-    from PIL import Image
-
     from fscil.classifier import StoredClassifier
     from fscil.runtime.allocator import tune_allocator
     from fscil.serve.service import Service
 
     tune_allocator()
-    Image.MAX_IMAGE_PIXELS = limits.max_pixels_per_photo  # Pillow's setting for the whole process
     with (
         StoredClassifier.open(model, device=device, serving=True) as stored,
         closing(Service(stored, limits)) as service,
