@@ -1,4 +1,4 @@
-"""Images -> features: the one place where a frozen network is evaluated, and a cache over labelled images."""
+"""Images to features: the only place where a frozen network is evaluated, and a cache for labelled images."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Encoder:
 
     def __init__(self, backbone: nn.Module, device: torch.device) -> None:
         self.device, self._backbone = device, backbone
-        self._folded: nn.Module | None = None  # made when first needed, and again after the backbone has changed
+        self._folded: nn.Module | None = None  # created when first needed
 
     def backbone_changed(self) -> None:
         self._folded = None
@@ -63,7 +63,7 @@ class FeatureCache:
         if len(missing):
             found = self._extract(Images(pixels, np.zeros(len(missing), np.int64), missing))
             if not len(features):
-                with torch.inference_mode(False):  # whoever asked first, others must be able to add to it
+                with torch.inference_mode(False):  # or only callers in inference mode could add to it
                     features = torch.empty(len(pixels), found.shape[1])
             features[missing] = found
             done[missing] = True

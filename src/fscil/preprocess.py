@@ -1,4 +1,4 @@
-"""What happens to a test image: resize, centre crop, normalise. Serialisable: all users of a model do the same."""
+"""Preprocessing of test images: resize, centre crop, normalise. Serialisable, so that it is saved with a model."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,15 +15,15 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor | None = None) -> Tensor:
-    """(…, 3, h, w) in 0..1 -> the same, less mean, over std, channel by channel; written to out, if given."""
-    centre = torch.tensor(mean, device=images.device, dtype=images.dtype)[:, None, None]
-    spread = torch.tensor(std, device=images.device, dtype=images.dtype)[:, None, None]
-    return torch.sub(images, centre, out=out).div_(spread)
+    """(…, 3, h, w) in 0..1 -> (images - mean) / std, per channel; written to out, if given."""
+    means = torch.tensor(mean, device=images.device, dtype=images.dtype)[:, None, None]
+    deviations = torch.tensor(std, device=images.device, dtype=images.dtype)[:, None, None]
+    return torch.sub(images, means, out=out).div_(deviations)
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Resize the short side (or leave it), cut the central crop x crop, normalise."""
+    """Resize the short side (None: not at all), take the central crop x crop pixels, normalise."""
 
     crop: int
     resize: int | None = None
@@ -32,14 +32,14 @@ class Preprocess:
     std: tuple[float, ...] = STATISTICS["cifar10"][1]
 
     def boxes(self, sizes: Tensor) -> Tensor:
-        """(n, 2) heights and widths -> (n, 4): the part of each image that the crop shows.
+        """(n, 2) heights and widths -> (n, 4): the box of each image that becomes the crop.
 
-        Resizing and then cropping shows what resizing this box alone shows. The crop starts at a whole pixel of the
-        resized image, so that nothing is blurred where nothing is resized. An image smaller than the crop is enlarged.
+        Resizing this box is equivalent to resizing the image and then cropping it. The crop starts at a whole pixel of
+        the resized image, so that an image that is not resized is not blurred. One smaller than the crop is enlarged.
         """
         short = sizes.amin(1, keepdim=True)
         wanted = torch.full_like(short, self.resize) if self.resize else short
-        resized = sizes * wanted.clamp_min(self.crop) // short  # whole numbers: a rounded ratio would lose a pixel
+        resized = sizes * wanted.clamp_min(self.crop) // short  # integers: a rounded ratio could lose a pixel
         start = (resized - self.crop) // 2
         ratio = sizes.double() / resized
         top, left = (start * ratio).unbind(1)

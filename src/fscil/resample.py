@@ -1,7 +1,8 @@
-"""Crop and resize for a whole batch in one antialiased, separable operation: a box of each image becomes size x size.
+"""Antialiased crop and resize of a whole batch: a box of each image becomes size x size.
 
-Each axis is a small dense matrix per sample, so a batch is two batched matrix products, on whatever device it is. The
-filters are Pillow's: the kernel widens when an image shrinks, and pixels beyond the box but inside the image count.
+It is separable: each axis is a small dense matrix per sample, so that a batch is two batched matrix products, on any
+device. The filters are Pillow's: the kernel widens when an image shrinks, and pixels outside the box but inside the
+image contribute.
 """
 
 from typing import Literal, TypeAlias
@@ -30,17 +31,17 @@ _KERNELS = {"bilinear": _triangle, "bicubic": _cubic}
 def axis_weights(
     start: Tensor, end: Tensor, length: Tensor, out: int, inputs: int, interpolation: Interpolation
 ) -> Tensor:
-    """(n, out, inputs): how much each input pixel adds to each output pixel along one axis.
+    """(n, out, inputs): the weight of each input pixel in each output pixel along one axis.
 
     start, end: (n,) the box; end < start mirrors it. length: (n,) true extent; pixels from there on are padding.
     """
     kernel = _KERNELS[interpolation]
     step = (end - start) / out
-    widen = step.abs().clamp_min(1)[:, None, None]
-    places = torch.arange(out, device=start.device, dtype=start.dtype)
-    centre = start[:, None] + (places + 0.5) * step[:, None]  # (n, out)
+    width = step.abs().clamp_min(1)[:, None, None]  # of the kernel
+    positions = torch.arange(out, device=start.device, dtype=start.dtype)
+    centre = start[:, None] + (positions + 0.5) * step[:, None]  # (n, out)
     pixels = torch.arange(inputs, device=start.device, dtype=start.dtype) + 0.5
-    distance = (pixels - centre[:, :, None]).abs() / widen  # (n, out, inputs)
+    distance = (pixels - centre[:, :, None]).abs() / width  # (n, out, inputs)
     weights = kernel(distance) * (pixels < length[:, None, None])
     return weights / weights.sum(2, keepdim=True)
 
@@ -60,19 +61,19 @@ def crop_resize(
     rows = axis_weights(top, bottom, sizes[:, 0], size, height, interpolation)
     columns = axis_weights(left, right, sizes[:, 1], size, width, interpolation)
     image = pixels.transpose(1, 2).reshape(count, width, height * channels).float()
-    with torch.autocast(pixels.device.type, enabled=False):  # half precision would blur the pixels' own 8 bits
+    with torch.autocast(pixels.device.type, enabled=False):  # bfloat16 has fewer than the 8 bits of a pixel
         image = torch.bmm(columns, image).view(count, size, height, channels)  # (n, x, H, 3)
         image = image.transpose(1, 2).reshape(count, height, size * channels)
-        # A cubic kernel overshoots at edges; like Pillow, cut that off after each of the two passes.
+        # A cubic kernel overshoots at edges; like Pillow, clamp after each of the two passes.
         image = torch.bmm(rows, image.clamp_(0, 255)).view(count, size, size, channels)
     return (image.clamp_(0, 255) / 255).permute(0, 3, 1, 2)
 
 
 def crop_resize_one_by_one(pixels: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """The same on a CPU, where torch has a kernel for 8 bits that is worth a call per image: several times as fast.
+    """Bilinear crop_resize on a CPU, image by image: torch's kernel for 8 bits is several times as fast.
 
-    boxes lie on whole pixels. As with an image that Pillow crops and then resizes bilinearly, pixels beyond the box do
-    not count, and levels are rounded to 8 bits. (n, H, W, 3) uint8 -> (n, 3, size, size) float in 0..1, contiguous.
+    boxes lie on whole pixels. As with an image that Pillow crops and then resizes, pixels outside the box do not
+    contribute, and values are rounded to 8 bits. (n, H, W, 3) uint8 -> (n, 3, size, size) float in 0..1, contiguous.
     """
     out = torch.empty(len(pixels), size, size, 3, dtype=torch.uint8)
     for image, target, (left, top, right, bottom) in zip(pixels, out, boxes.int().tolist(), strict=True):

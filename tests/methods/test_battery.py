@@ -122,7 +122,7 @@ def judged_after(number):
 
 
 def own_copy(images):
-    """The same images in a pixel store of their own, which can be spoilt."""
+    """The same images in a pixel store of their own, which can be overwritten."""
     pixels, _ = images.batch(np.arange(len(images)))
     return Images.of(ArrayPixels(pixels.copy()), images.labels)
 
@@ -163,7 +163,7 @@ def test_the_data_of_an_old_session_is_not_reachable_later(name, make):
     if name in KEEPS_EVERYTHING:
         pytest.skip("it declares all data as memory")
     answers = []
-    for spoil in (False, True):
+    for overwrite in (False, True):
         method = make()
         parts = [own_copy(BASE), *(own_copy(session(number)) for number in (1, 2, 3))]
         for number, images in enumerate(parts):
@@ -171,7 +171,7 @@ def test_the_data_of_an_old_session_is_not_reachable_later(name, make):
             state = method.state()  # all that it may keep: cached features, for example, must not matter
             method = make()
             method.load_state(state)
-            if spoil:
+            if overwrite:
                 images.pixels.array[:] = 0
         answers.append(method.scores(judged_after(3)))
     assert torch.equal(*answers)

@@ -1,7 +1,7 @@
 """The batches of a training: which images a step gets, and the random generator it draws from.
 
 Both depend on the seed and the step's number alone. That is why a checkpoint needs no random state, and why a run that
-was stopped goes on to the same bits as one that was not.
+was stopped and resumed gives the same bits as one that was not.
 """
 
 import hashlib
