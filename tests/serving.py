@@ -1,5 +1,6 @@
 """A real service on a tiny model, in a thread or in a process of its own, for tests over HTTP."""
 
+import ctypes
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from fscil.serve.keys import Keys
 from fscil.serve.limits import Limits
 from fscil.serve.server import listen, make_server
 from fscil.serve.service import Service
+from fscil.serve.tokens import Token
 from helpers import picture
 
 READ, ENROLL = "read-0123456789abcdef", "enroll-0123456789abcdef"
@@ -32,9 +34,9 @@ from fscil.errors import FscilError
 from fscil.serve import run
 from fscil.serve.limits import Limits
 options = json.loads(sys.argv[2])
-if files := options.pop("open_files", None):
+for name, limit in options.pop("resources", {}).items():
     import resource
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    resource.setrlimit(getattr(resource, name), (limit, limit))
 limits = Limits(**options.pop("limits", {}))
 key_file = options.pop("key_file", None)
 try:
@@ -42,6 +44,13 @@ try:
 except FscilError as error:
     sys.exit(str(error))
 """
+
+
+def respect_permissions():
+    """Root may write everywhere; without this capability, only where the permissions of a file allow it."""
+    PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # of Linux
+    if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def tiny_classifier():
@@ -63,12 +72,13 @@ def form(*photos):
 
 
 class Server:
-    """`run` in a process of its own, and an HTTP client of it."""
+    """`run` in a process of its own, by default without a token, and an HTTP client of it."""
 
-    def __init__(self, model, **options):
+    def __init__(self, model, unprivileged=False, **options):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(model), json.dumps(options)],
+            [sys.executable, "-c", PROGRAM, str(model), json.dumps({"token": False, **options})],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=respect_permissions if unprivileged else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -76,7 +86,9 @@ class Server:
         first = self.process.stdout.readline()
         if not first:
             raise AssertionError(f"the service did not start: {self.process.communicate()[1]}")
-        self.url = next(word for word in first.split() if word.startswith("http://"))
+        self.printed = first
+        address = next(word for word in first.split() if word.startswith("http://"))
+        self.url, _, self.token = address.partition("/?token=")
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
     def end(self, number=signal.SIGTERM):
@@ -101,15 +113,17 @@ def process(model, **options):
 
 
 @contextmanager
-def served(model, keys=None, **limits):
+def served(model, keys=None, token=False, **limits):
     """The service in a thread of this process, which is quicker to start; yields its client."""
     with StoredClassifier.open(model, serving=True) as stored, listen("127.0.0.1", 0) as listener:
         service = Service(stored, Limits(**limits))
-        server = make_server(service, Keys.load(keys) if keys else None)
+        secret = Token(listener.getsockname()[1]) if token else None
+        server = make_server(service, Keys.load(keys) if keys else None, secret)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as client:
+                client.token = secret.value if secret else None
                 yield client
         finally:
             server.should_exit = True

@@ -37,8 +37,8 @@ def browser(chromium):
 
 
 @contextmanager
-def visit(browser, url, errors=(), **options):
-    """The page in a new context. All requests go to `url`, and the console shows only these error statuses."""
+def visit(browser, url, errors=(), start=None, **options):
+    """The page in a new context. All requests go to `start`, by default `url`; the console has only these statuses."""
     context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(WAIT)
@@ -51,7 +51,7 @@ def visit(browser, url, errors=(), **options):
     yield page
     context.close()
     assert [text for text in logged if not any(f"status of {status} " in text for status in errors)] == []
-    assert [address for address in requested if not address.startswith((str(url), "blob:"))] == []
+    assert [address for address in requested if not address.startswith((str(start or url), "blob:"))] == []
     assert len(requested) > 3
 
 
@@ -271,6 +271,24 @@ def test_an_invalid_a_read_and_an_enroll_key(browser, model, tmp_path):
         with visit(browser, service.base_url, errors=[401]) as page:
             page.click("#key-cancel")
             expect(page.locator("#error")).to_contain_text("Without a key")
+
+
+def test_the_link_with_the_token_logs_the_browser_in(browser, model):
+    with served(model, token=True) as service:
+        with visit(browser, f"{service.base_url}/?token={service.token}", start=service.base_url) as page:
+            assert page.url == f"{service.base_url}/"  # without the token
+            expect(page.locator("#empty")).to_be_visible()
+            learn(page, "one", (1, 0))
+            expect(page.locator("#classes .thumbnail img")).to_have_count(1)
+            page.reload()
+            expect(page.locator("#classes li")).to_have_count(1)
+            (cookie,) = page.context.cookies()
+            assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+            assert page.evaluate("document.cookie") == ""
+        with visit(browser, service.base_url, errors=[401]) as page:
+            expect(page.locator("#key-message")).to_contain_text("Open the address that the service printed")
+            enter_key(page, service.token)
+            expect(page.locator("#classes li")).to_have_count(1)
 
 
 def press_until(page, selector, key="Tab"):

@@ -39,7 +39,7 @@ def everything(made):
 
 
 def test_half_open_requests_do_not_stop_the_service_at_200_open_files(model):
-    with process(model, open_files=200) as server, ExitStack() as stack:
+    with process(model, resources={"RLIMIT_NOFILE": 200}) as server, ExitStack() as stack:
         for _ in range(260):
             stack.enter_context(connection(server, HALF_A_HEADER))
         for _ in range(3):

@@ -265,3 +265,28 @@ def test_a_photo_that_takes_too_long(model):
         answers = [server.client.post("/predict", files=form(content)) for content in (file.getvalue(), photo(0, 0))]
     assert "photo0.png: takes more than 0.1 CPU-seconds" in error(answers[0], 413)
     assert answers[1].status_code == 200
+
+
+# Requests that two programs may understand differently
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ("Origin: http://127.0.0.1\r\nOrigin: http://evil.example\r\n", b"more than one origin"),
+        ("Host: evil.example\r\n", b""),
+        ("X-API-Key: a\r\nX-API-Key: b\r\n", b"more than one x-api-key"),
+        ("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"both Content-Length and Transfer-Encoding"),
+        ("Content-Length: 3\r\nContent-Length: 4\r\n", b""),
+    ],
+)
+def test_an_ambiguous_request_is_rejected(client, headers, message):
+    with socket.create_connection((client.base_url.host, client.base_url.port), timeout=60) as made:
+        made.sendall(f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n0\r\n\r\n".encode())
+        answer = b""
+        with suppress(ConnectionResetError):
+            while piece := made.recv(65536):  # until the service closes the connection
+                answer += piece
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert message in answer

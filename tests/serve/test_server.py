@@ -17,7 +17,7 @@ from fscil.serve.app import make_app
 from fscil.serve.limits import Limits
 from fscil.serve.server import listen
 from fscil.serve.service import Service
-from serving import Server, form, photo, process, served
+from serving import Server, form, photo, process, served, tiny_classifier
 
 
 def test_other_addresses_need_a_key(model):
@@ -121,16 +121,61 @@ def test_a_signal_lets_requests_in_flight_finish_and_rejects_new_ones(model, num
     assert [known.name for known in Classifier.load(model).classes()] == ["slow"]
 
 
-def test_an_internal_error_is_logged(model, caplog):
+def test_an_internal_error_is_logged(model, caplog, monkeypatch):
+    def broken(*_):
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Classifier, "predict_features", broken)
     with served(model) as client:
-        (model / "model.json").unlink()
-        answer = client.post("/classes/x", files=form(photo(0, 0)))
+        answer = client.post("/predict", files=form(photo(0, 0)))
         assert answer.status_code == 500
         assert answer.json() == {"error": "Internal server error. The log of the service has the details."}
         assert client.get("/health").status_code == 200
     (record,) = [record for record in caplog.records if record.name == "fscil.serve"]
-    assert record.getMessage() == "POST '/classes/x' failed"
-    assert isinstance(record.exc_info[1], StoreError)
+    assert record.getMessage() == "POST '/predict' failed"
+    assert isinstance(record.exc_info[1], LookupError)
+
+
+def test_a_model_that_cannot_be_written_is_507_with_the_reason(model):
+    size = max(path.stat().st_size for path in model.iterdir())
+    with process(model, resources={"RLIMIT_FSIZE": size + 1}) as server:  # as on a full disk
+        answers = [server.client.post(f"/classes/{number}", files=form(photo(number, 0))) for number in range(200)]
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) == {200, 507}
+        assert "cannot be written" in answers[statuses.index(507)].json()["error"]
+        known = {each["name"] for each in server.client.get("/classes").json()["classes"]}
+    acknowledged = {str(number) for number, status in enumerate(statuses) if status == 200}
+    assert known == acknowledged == {each.name for each in Classifier.load(model).classes()}
+
+
+def test_a_model_that_was_removed_is_507(model, caplog):
+    with served(model) as client:
+        (model / "model.json").unlink()
+        answer = client.post("/classes/x", files=form(photo(0, 0)))
+        assert answer.status_code == 507
+        assert "is not a model" in answer.json()["error"]
+    assert [record.exc_info for record in caplog.records if record.name == "fscil.serve"] == [None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="root is made to respect permissions")
+def test_a_read_only_model_is_served_read_only(tmp_path):
+    model = tmp_path / "model"
+    classifier = tiny_classifier()
+    classifier.enroll("one", [photo(1, 0)])
+    classifier.save(model)
+    before = {path: path.read_bytes() for path in model.iterdir()}
+    model.chmod(0o555)
+    with process(model, unprivileged=True) as server:
+        assert "read-only" in server.printed
+        (found,) = server.client.post("/predict", files=form(photo(1, 1))).json()["predictions"]
+        assert found["label"] == "one"
+        assert server.client.get("/classes").json()["may_enroll"] is False
+        enrolled = server.client.post("/classes/two", files=form(photo(2, 0)))
+        for answer in (enrolled, server.client.delete("/classes/one")):
+            assert answer.status_code == 403
+            assert "read-only" in answer.json()["error"]
+    assert {path: path.read_bytes() for path in model.iterdir()} == before
+    model.chmod(0o755)
 
 
 def test_requests_during_shutdown(model):

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 
 from fscil import __version__
 from fscil.classifier import Prediction
-from fscil.errors import ClassNameError, DataError, UnknownClassError
-from fscil.serve.auth import Authenticator
+from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
+from fscil.serve.auth import Authenticator, unknown_token
 from fscil.serve.keys import Keys
-from fscil.serve.middleware import ServiceMiddleware, error_response
+from fscil.serve.middleware import ServiceMiddleware, error_response, log
 from fscil.serve.schemas import (
     Enrolled,
     Forgotten,
@@ -29,6 +29,7 @@ from fscil.serve.schemas import (
     Ranked,
 )
 from fscil.serve.service import ListedClass, Service
+from fscil.serve.tokens import Token
 from fscil.serve.uploads import uploads
 
 PAGE = Path(__file__).parent / "page"
@@ -43,8 +44,9 @@ PAGE_FILES["/"] = PAGE_FILES.pop("/index.html")
 PUBLIC_PATHS = frozenset({*PAGE_FILES, "/health", "/openapi.json"})
 DESCRIPTION = """Predicts the class of a photo, or that it is unknown; learns a new class from one to five photos.
 
-If the service was started with a key file, send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. A read key
-allows prediction and listing, an enroll key also enrollment and forgetting. Every error is JSON: `{"error": "…"}`."""
+Send a key of the key file, or the token that a service without one printed, as `Authorization: Bearer KEY` or
+`X-API-Key: KEY`. A read key allows prediction and listing, an enroll key and the token also enrollment and forgetting.
+Every error is JSON: `{"error": "…"}`."""
 
 PHOTOS = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 FORM = {"multipart/form-data": {"schema": {"type": "object", "required": ["files"], "properties": {"files": PHOTOS}}}}
@@ -52,16 +54,17 @@ ONE_PHOTO = {kind: {"schema": {"type": "string", "format": "binary"}} for kind i
 REQUEST_BODY = {"requestBody": {"required": True, "content": {**FORM, **ONE_PHOTO}}}
 
 ERRORS = {
-    401: "The key is missing or not valid.",
-    403: "The key does not allow this, or the request comes from another site.",
+    401: "The key or token is missing or not valid.",
+    403: "The key does not allow this, the model is read-only, or the request comes from another site.",
     408: "Read timeout of the request body.",
     413: "Too many bytes, photos or pixels.",
     415: "Not an image, or not in a supported format.",
     422: "A corrupt photo, no photo, or an invalid name or number.",
     429: "Too many concurrent requests; try again after Retry-After seconds.",
     503: "The queue of photos is full, or the service is shutting down; try again after Retry-After seconds.",
+    507: "The model cannot be written, such as on a full disk.",
 }
-UPLOAD_ERRORS = (401, 403, 408, 413, 415, 422, 429, 503)
+UPLOAD_ERRORS = (401, 403, 408, 413, 415, 422, 429, 503, 507)
 
 
 def error_responses(*statuses: int, **others: str) -> dict[int | str, dict[str, Any]]:
@@ -70,10 +73,12 @@ def error_responses(*statuses: int, **others: str) -> dict[int | str, dict[str, 
 
 
 def may_enroll(request: Request) -> bool:
-    return bool(request.state.permission == "enroll")
+    return bool(request.state.permission == "enroll") and not request.app.state.read_only
 
 
 def require_enroll(request: Request) -> None:
+    if request.app.state.read_only:
+        raise HTTPException(403, "The model folder is read-only: this service can neither enroll nor forget classes.")
     if not may_enroll(request):
         raise HTTPException(403, "This is a read key: it allows neither enrollment nor forgetting.")
 
@@ -88,7 +93,9 @@ def decoded_name(name: str) -> str:
 NameInPath = Annotated[str, Depends(decoded_name)]
 
 
-def make_app(service: Service, keys: Keys | None, is_shutting_down: Callable[[], bool]) -> FastAPI:
+def make_app(
+    service: Service, keys: Keys | None, is_shutting_down: Callable[[], bool], token: Token | None = None
+) -> FastAPI:
     """The application. Once `is_shutting_down` returns True, it rejects requests with 503."""
     app = FastAPI(
         title="fscil",
@@ -104,14 +111,15 @@ def make_app(service: Service, keys: Keys | None, is_shutting_down: Callable[[],
     )
     app.add_middleware(
         ServiceMiddleware,
-        authenticator=Authenticator(keys, PUBLIC_PATHS),
+        authenticator=Authenticator(keys, PUBLIC_PATHS, token),
         limits=service.limits,
         concurrent_requests=service.concurrent_requests,
         metrics=service.metrics,
         is_shutting_down=is_shutting_down,
     )
+    app.state.read_only = service.read_only
     _add_error_handlers(app)
-    _add_page(app)
+    _add_page(app, token)
     _add_monitoring(app, service)
     _add_classes(app, service)
     _add_predict(app, service)
@@ -154,7 +162,7 @@ def _add_classes(app: FastAPI, service: Service) -> None:
     @app.delete(
         "/classes/{name:path}",
         summary="Forget a class: delete the features, thumbnails and hashes of its photos",
-        responses=error_responses(401, 403, 422, 429, 503, **{"404": "There is no such class."}),
+        responses=error_responses(401, 403, 422, 429, 503, 507, **{"404": "There is no such class."}),
         dependencies=[Depends(require_enroll)],
     )
     async def forget(name: NameInPath) -> Forgotten:
@@ -200,16 +208,25 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_page(app: FastAPI, token: Token | None) -> None:
     def add(path: str, file: Path) -> None:
         content, media_type = file.read_bytes(), MEDIA_TYPES[file.suffix]
 
         @app.get(path, include_in_schema=False)
-        async def page_file() -> Response:
+        async def page_file(request: Request) -> Response:
+            if token is not None and path == "/" and "token" in request.query_params:
+                return _log_in(token, request.query_params["token"])
             return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     for path, file in PAGE_FILES.items():
         add(path, file)
+
+
+def _log_in(token: Token, presented: str) -> Response:
+    """Sets the cookie, and leads to the page without the token in its address."""
+    if not token.matches(presented.encode()):
+        raise unknown_token()
+    return Response(status_code=303, headers={"Location": "./", "Set-Cookie": token.set_cookie})
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -225,6 +242,11 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def data_error(request: Request, error: Exception) -> JSONResponse:
         return error_response(HTTPException(404 if isinstance(error, UnknownClassError) else 422, str(error)))
 
+    async def store_error(request: Request, error: Exception) -> JSONResponse:
+        log.warning("%s %s: %s", request.method, ascii(request.url.path), error)
+        return error_response(HTTPException(507, str(error)))
+
+    app.add_exception_handler(StoreError, store_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     for kind in (UnknownClassError, ClassNameError, DataError):

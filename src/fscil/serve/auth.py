@@ -1,4 +1,4 @@
-"""Authentication: by API key, or, without a key file, by whether the request comes from this machine.
+"""Authentication: by API key, or, without a key file, by the token of the service on this machine.
 
 A page of another site, open in a browser on this machine, can send requests to a loopback address too. Two headers
 show it: its Origin is another one (cross-site request forgery), and after DNS rebinding the Host is that site's name.
@@ -12,29 +12,44 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from fscil.serve.keys import Keys, Permission
+from fscil.serve.tokens import Token
 
+INVALID_TOKEN = "This token is not valid: it changes at every start. Open the URL that the service printed last."
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # as RFC 9110 defines them: they change nothing
 
 
 @dataclass(frozen=True)
 class Authenticator:
-    keys: Keys | None  # None: local requests may do everything, others nothing
-    public_paths: frozenset[str]  # need no key
+    keys: Keys | None  # None: requests of other machines and sites are rejected
+    public_paths: frozenset[str]  # need neither key nor token
+    token: Token | None = None  # without keys: what local requests must have; None: nothing
 
     def authenticate(self, method: str, path: str, headers: Mapping[str, str]) -> Permission:
-        """What the request may do. Raises HTTPException: 401 without a valid key, 403 if it is not local."""
+        """What the request may do. Raises HTTPException: 401 without a valid key or token, 403 if it is not local."""
         if self.keys is None:
             _require_local(method, headers)
-            return "enroll"
+            if self.token is None:
+                return "enroll"
         if path in self.public_paths:
             return "read"
         key = _key_of(headers)
+        if self.token is not None:
+            return _require_token(self.token, key, headers.get("cookie", ""))
+        assert self.keys is not None
         if key is None:
             raise _unauthorized("A key is required: send it as Authorization: Bearer KEY or as X-API-Key: KEY.")
         permission = self.keys.permission(key)
         if permission is None:
             raise _unauthorized("This key is not valid.")
         return permission
+
+
+def _require_token(token: Token, key: bytes | None, cookies: str) -> Permission:
+    if token.matches_cookie(cookies) or (key is not None and token.matches(key)):
+        return "enroll"
+    if key is None:
+        raise unknown_token("A token is required: open the URL that the service printed, or send its token as a key.")
+    raise unknown_token()
 
 
 def is_loopback(host: str) -> bool:
@@ -45,6 +60,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def unknown_token(message: str = INVALID_TOKEN) -> HTTPException:
+    return HTTPException(401, message, {"WWW-Authenticate": 'Bearer realm="token"'})
 
 
 def _unauthorized(message: str) -> HTTPException:

@@ -3,6 +3,7 @@
 The packages of the extra "serve" are imported inside the functions, so that the rest of fscil works without them.
 """
 
+import os
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fscil.serve.keys import Keys
     from fscil.serve.limits import Limits
     from fscil.serve.service import Service
+    from fscil.serve.tokens import Token
 
 HOST, PORT = "127.0.0.1", 8000
 BACKLOG = 2048  # connections that wait to be accepted
@@ -34,6 +36,7 @@ def run(
     key_file: Path | None = None,
     device: str = "auto",
     limits: "Limits | None" = None,
+    token: bool = True,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
 ) -> None:
     """Serve a model folder until SIGTERM or Ctrl-C, then finish the requests in flight.
@@ -50,6 +53,8 @@ def run(
         "auto", "cpu", "cuda", ...
     limits
         Sizes, counts and timeouts of requests (`fscil.serve.limits.Limits`).
+    token
+        Without a key file: whether requests need a random token, which is part of the address that is printed.
     say
         Called with the address, once connections are accepted.
 
@@ -67,20 +72,24 @@ def run(
         from pathlib import Path
         from fscil.serve import run
 
-        run(Path("birds.fscil"), port=8000)  # open http://127.0.0.1:8000 in a browser
+        run(Path("birds.fscil"), port=8000)  # prints an address to open in a browser
     """
     _require_packages()
     from fscil.serve.keys import Keys
     from fscil.serve.limits import Limits
+    from fscil.serve.tokens import Token
 
     _require_key_file(host, key_file)
     keys = Keys.load(key_file) if key_file else None
     with listen(host, port) as listener, _open_service(model, device, limits or Limits()) as service:
-        server = make_server(service, keys)
+        secret = Token(listener.getsockname()[1]) if token and keys is None else None
+        server = make_server(service, keys, secret)
         with _stop_on_signals(server):
             # The socket queues connections already; the event loop answers them a moment later.
             classes = count(service.class_count, "class", "classes")
-            say(f"Serving {model} ({classes}) at {_url(listener)}  Press Ctrl-C to stop.")
+            url = f"{_url(listener)}/?token={secret.value}" if secret else _url(listener)
+            what = f"{classes}, read-only" if service.read_only else classes
+            say(f"Serving {model} ({what}) at {url}  Press Ctrl-C to stop.")
             server.run(sockets=[listener])
 
 
@@ -98,7 +107,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(service: "Service", keys: "Keys | None") -> "uvicorn.Server":
+def make_server(service: "Service", keys: "Keys | None", token: "Token | None" = None) -> "uvicorn.Server":
     """The HTTP server of a service. Set its `should_exit` to stop it."""
     import uvicorn
 
@@ -113,7 +122,7 @@ def make_server(service: "Service", keys: "Keys | None") -> "uvicorn.Server":
 
     protocol = LimitedProtocol.of(service.limits)
     config = uvicorn.Config(
-        make_app(service, keys, is_shutting_down=lambda: server.should_exit),
+        make_app(service, keys, is_shutting_down=lambda: server.should_exit, token=token),
         http=protocol,  # based on h11, which limits the size of request headers; uvicorn's alternatives do not
         ws="none",
         backlog=accepted_at_once(protocol.max_connections),
@@ -155,9 +164,10 @@ def _open_service(model: Path, device: str, limits: "Limits") -> Iterator["Servi
     from fscil.serve.service import Service
 
     tune_allocator()
+    read_only = model.is_dir() and not os.access(model, os.W_OK)  # then there is no lock to take either
     with (
-        StoredClassifier.open(model, device=device, serving=True) as stored,
-        closing(Service(stored, limits)) as service,
+        StoredClassifier.open(model, device=device, serving=not read_only) as stored,
+        closing(Service(stored, limits, read_only)) as service,
     ):
         yield service
 

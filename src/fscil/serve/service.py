@@ -34,8 +34,8 @@ class ListedClass(NamedTuple):
 class Service:
     """A stored classifier for concurrent requests. Its coroutines belong to one event loop."""
 
-    def __init__(self, stored: StoredClassifier, limits: Limits) -> None:
-        self._stored, self.limits = stored, limits
+    def __init__(self, stored: StoredClassifier, limits: Limits, read_only: bool = False) -> None:
+        self._stored, self.limits, self.read_only = stored, limits, read_only
         self.concurrent_requests = CapacityLimit(limits.max_concurrent_requests, 429, "Too many concurrent requests.")
         self._queued_photos = CapacityLimit(limits.max_queued_photos, 503, "The queue of photos is full.")
         self.metrics = ServiceMetrics(
