@@ -256,14 +256,18 @@ def serve(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="File of access keys, see docs/serve.md.")
     ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Without --key: let every program on this machine use the service.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Serve the model over HTTP, with a page for the browser, until Ctrl-C. Needs the serve extra.
 
-    While it runs, other programs cannot change the model.
+    Open the address that it prints: the token in it logs the browser in. While it runs, other programs cannot change
+    the model.
 
     Example: fscil serve birds.fscil --port 8000
     """
     from fscil.serve import run
 
-    run(model, host=host, port=port, key_file=key, device=device)
+    run(model, host=host, port=port, key_file=key, device=device, token=not no_token)
