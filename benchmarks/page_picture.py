@@ -45,7 +45,9 @@ def main() -> None:
         photo = Path(folder) / "photo.png"
         Image.fromarray(pictures(asked, dataset.test)[4]).resize((256, 256), Image.Resampling.NEAREST).save(photo)
         server = subprocess.Popen(
-            [*COMMAND, "serve", f"{folder}/characters.fscil", "--port", "0"], stdout=subprocess.PIPE, text=True
+            [*COMMAND, "serve", f"{folder}/characters.fscil", "--port", "0", "--no-token"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             assert server.stdout is not None

@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, model: Path) -> None:
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", str(model), "--port", "0"], stdout=subprocess.PIPE, text=True
+            [*COMMAND, "serve", str(model), "--port", "0", "--no-token"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
