@@ -52,7 +52,7 @@ class Photos:
 
 @dataclass
 class Client:
-    """Sends one request after the other, and notes what changed the model: (class, seed of a photo); None: forgotten."""
+    """Sends one request after the other and notes what changed the model: (class, seed of a photo); None: forgotten."""
 
     number: int
     address: str
