@@ -69,9 +69,9 @@ def record_trainings(method):
     """A list to which later calls of the method's train are added."""
     trainings, train = [], method.train
 
-    def recorded(images, loss, seed, parameters=None, lr=None):
+    def recorded(images, loss, seed, heads=None, lr=None):
         before = copy_of(method.network)
-        train(images, loss, seed, parameters, lr)
+        train(images, loss, seed, heads, lr)
         trainings.append(Training(images, loss, lr, before, copy_of(method.network)))
 
     method.train = recorded

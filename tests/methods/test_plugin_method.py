@@ -1,6 +1,7 @@
 """The method of docs/extending.md keeps the contract: every check of the battery, run against a plugin."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,13 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "extending.md"
 def plugin(tmp_path_factory):
     path = tmp_path_factory.mktemp("plugin") / "shrunken.py"
     path.write_text(FILE, encoding="utf-8")
+    modules = set(sys.modules)
     load_plugin(path)
     yield
     METHODS.unregister("shrunken")
+    for name in set(sys.modules) - modules:
+        if name.startswith("fscil_plugin_"):
+            del sys.modules[name]
 
 
 @pytest.fixture

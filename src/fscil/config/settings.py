@@ -80,6 +80,7 @@ class ModelConfig:
     weights: str = ""  # file with weights to start from
     projection: Annotated[int, Between(0, 16_384)] = 2048  # hidden and output size of the projection head; 0: none
     head: Literal["cosine", "linear"] = "cosine"
+    last_relu: bool = True  # false leaves out the last ReLU of a ResNet, so that features have both signs
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class TrainConfig:
     validation_share: Annotated[float, Between(0, 1, exclusive=True)] = (
         0.1  # of the base training data, when selection is "validation"
     )
+    freeze_batchnorm: bool = False  # keep the backbone's BatchNorm statistics as they are: for fine-tuning
     checkpoint_minutes: NonNegative = 5.0
     compile: Literal["off", "inductor", "aot_eager"] = "off"  # by torch.compile; the last one generates no code
 
@@ -118,9 +120,10 @@ class TrainConfig:
 class IncrementalConfig:
     """Training in sessions, by the compared systems that do so; ALICE does not."""
 
-    steps: CountOrZero = 100  # per session; docs/methods.md says which systems take more
+    steps: Annotated[int | None, Between(0, 10**6)] = None  # per session; none: the method's own number
     batch: Count = 128
-    lr: NonNegative = 0.1
+    lr: Annotated[float | None, Between(0, FLOAT32)] = None  # none: the method's own
+    trainable: Literal["auto", "all", "last_block", "head"] = "auto"  # what a session trains; auto: the method's own
     exemplars: Count = 5  # images kept per class, by the systems that keep any
 
 

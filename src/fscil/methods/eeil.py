@@ -32,7 +32,7 @@ class EEIL(RehearsalMethod):
 
     def learn(self, new: Images) -> None:
         before = self.network.frozen_copy()
-        first = self.network.grow(new)
+        first = self.grow(new)
         self.borders = [*self.borders, self.network.head.out_features]
 
         def cross_distilled(views: Tensor, labels: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class EEIL(RehearsalMethod):
             return self._loss(self.network(views), labels, torch.cat([before(views), trained(views)[:, first:]], 1))
 
         few = self.herded(images, min(images.counts.values()))
-        self.train(few, balanced, seed=first, lr=BALANCED_RATE * self.config.incremental.lr)
+        self.train(few, balanced, seed=first, lr=BALANCED_RATE * self.lr)
         self.keep_exemplars(new)
 
     def _loss(self, scores: Tensor, labels: Tensor, teacher: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class EEIL(RehearsalMethod):
         return F.cross_entropy(scores, labels) + torch.stack(terms).sum()
 
     def own_state(self) -> dict[str, Tensor]:
-        """exemplars.*, borders"""
+        """centre, exemplars.*, borders"""
         return {**super().own_state(), "borders": torch.tensor(self.borders)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:

@@ -4,18 +4,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fscil.data.images import Images
-from fscil.methods.toolkit.growing_network import NetworkMethod
+from fscil.methods.toolkit.session_training import SessionTrainingMethod
 
 
-class FineTune(NetworkMethod):
-    """Keeps nothing of the past but the network."""
+class FineTune(SessionTrainingMethod):
+    """Keeps nothing of the past but the network. All of it moves."""
 
     title = "Ft-CNN"
     table_order = 10
-    trains_in_sessions = True
+    trainable = "all"
 
     def learn(self, new: Images) -> None:
-        first = self.network.grow(new)
+        first = self.grow(new)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(self.network(views), labels)

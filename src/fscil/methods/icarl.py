@@ -22,7 +22,7 @@ class ICarl(RehearsalMethod):
 
     def learn(self, new: Images) -> None:
         before = self.network.frozen_copy()
-        first = self.network.grow(new)
+        first = self.grow(new)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             scores = self.network(views)

@@ -3,21 +3,23 @@
 Classes are compared by angles alone, so that new class vectors do not win by their length. Features must keep the
 direction they had before the session (less-forget loss), and the old class vectors are frozen; exemplars must be nearer
 to their own class than to the new ones by a margin (margin ranking loss); new class vectors start as the mean of their
-features (imprinting).
+features (imprinting). For that the last ReLU is left out: features must have both signs, or their means would be near
+every image.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fscil.config import Config
 from fscil.data.images import Images
-from fscil.gallery import class_means
 from fscil.methods.toolkit.distillation import frozen
-from fscil.methods.toolkit.growing_network import check_numbers, mean_length
 from fscil.methods.toolkit.rehearsal import RehearsalMethod
+from fscil.models import backbone_options
 from fscil.training.base_training import PLAIN_SCALE
 
 LESS_FORGET = 5.0  # weight of that loss where there are as many new classes as old ones
@@ -31,6 +33,14 @@ class Lucir(RehearsalMethod):
     table_order = 40
     scale: nn.Parameter
 
+    @classmethod
+    def base_recipe(cls, config: Config) -> Config:
+        """Without the last ReLU, where the backbone can do without it."""
+        plain = super().base_recipe(config)
+        if "last_relu" not in backbone_options(plain.model.backbone):
+            return plain
+        return replace(plain, model=replace(plain.model, last_relu=False))
+
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         super().fit_base(base, shots)
         self.scale = nn.Parameter(torch.tensor(PLAIN_SCALE, device=self.context.device))
@@ -38,9 +48,10 @@ class Lucir(RehearsalMethod):
     def learn(self, new: Images) -> None:
         backbone, old = self.network.backbone, self.network.head.weight.detach()
         first, count = len(old), len(new.counts)
-        check_numbers(new, first)
         before = frozen(backbone)
-        added = nn.Parameter(self._imprinted(new, first))
+        # Features of both signs need no centre.
+        centre = self.centre if self.network.recipe.model.last_relu else torch.zeros_like(self.centre)
+        added = nn.Parameter(self.network.imprinted(new, centre))
         weight = less_forget_weight(first, count)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
@@ -50,20 +61,12 @@ class Lucir(RehearsalMethod):
             classified = F.cross_entropy(self.scale * cosines, labels)
             return classified + weight * less_forget + margin_ranking(cosines, labels, first)
 
-        trained = [*backbone.parameters(), added, self.scale]
-        self.train(self.with_exemplars(new), loss, seed=first, parameters=trained)
+        self.train(self.with_exemplars(new), loss, seed=first, heads=[added, self.scale])
         self.network.set_class_vectors(torch.cat([old, added.detach()]))
         self.keep_exemplars(new)
 
-    def _imprinted(self, new: Images, first: int) -> Tensor:
-        """(new classes, d): the direction of their mean normalised feature, the length of the old class vectors."""
-        features, labels = F.normalize(self.network.features(new)), torch.from_numpy(new.labels - first)
-        directions = F.normalize(class_means(features, labels, len(new.counts)))
-        old = self.network.head.weight.detach()
-        return directions.to(old.device) * mean_length(old)
-
     def own_state(self) -> dict[str, Tensor]:
-        """exemplars.*, scale"""
+        """centre, exemplars.*, scale"""
         return {**super().own_state(), "scale": self.scale.detach().cpu().clone()}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """TOPIC (Tao et al., CVPR 2020): a neural gas keeps the topology of feature space, and training must preserve it.
 
 Its nodes spread over the features of the base classes. While a session is learned, the feature of every node's image
-must stay at the node (anchor loss), and that of a new image moves towards its class's own node and away from the nodes
+must stay where it was (anchor loss), and that of a new image moves towards its class's own node and away from the nodes
 linked with it (min-max loss).
 """
 
@@ -16,19 +16,23 @@ from fscil.data.images import Images
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
-from fscil.methods.toolkit.growing_network import NetworkMethod
 from fscil.methods.toolkit.neural_gas import NeuralGas
+from fscil.methods.toolkit.session_training import SessionTrainingMethod
 from fscil.training.build import preprocess_of
 
 NODES = 400  # for the base classes; each new class brings one more
-ANCHOR_WEIGHT = 32.0
+ANCHOR_WEIGHT = 350.0
+SMALLEST_VARIANCE, LARGEST_VARIANCE = 0.9, 1.0  # of a node, in the anchor loss
 MIN_MAX_WEIGHT = 0.005
 MARGIN = 0.5  # of the cosine distance between a new image and nodes of other classes
 
 
-def anchor_loss(features: Tensor, centroids: Tensor, spread: Tensor) -> Tensor:
-    """All (N, d): features of the nodes' images, the nodes, their variances. Mean over nodes and dimensions."""
-    return ((features - centroids).square() / spread).mean()
+def anchor_loss(features: Tensor, before: Tensor, spread: Tensor) -> Tensor:
+    """All (N, d): features of the nodes' images now and before the session, which are normalised here, and the nodes'
+    variances. Mean over nodes and dimensions; zero when a session begins.
+    """
+    moved = F.normalize(features) - F.normalize(before)
+    return (moved.square() / spread.clamp(SMALLEST_VARIANCE, LARGEST_VARIANCE)).mean()
 
 
 def min_max_loss(
@@ -48,36 +52,33 @@ def min_max_loss(
 
 
 def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
-    """(n, d), (N, d) -> (N, d) variance of the features nearest to each node, about the node.
-
-    Each node counts one feature more, at the mean squared size of all features: many nodes have few features, and a
-    variance near zero would make the anchor loss so steep that training diverges.
-    """
+    """(n, d), (N, d) -> (N, d) variance of the features nearest to each node, about the node; zero without any."""
     nearest = torch.cdist(features, centroids).argmin(1)
     sums = torch.zeros_like(centroids).index_add_(0, nearest, (features - centroids[nearest]).square())
     counts = torch.bincount(nearest, minlength=len(centroids))
-    return (sums + features.square().mean().clamp_min(1e-6)) / (counts[:, None] + 1)
+    return sums / counts[:, None].clamp_min(1)
 
 
-class Topic(NetworkMethod):
+class Topic(SessionTrainingMethod):
     """Keeps the image nearest to each node, and the node's centroid, variance and edges."""
 
     title = "TOPIC"
     table_order = 50
-    trains_in_sessions = True
+    session_lr = 0.01
     gas: NeuralGas  # of N nodes
     spread: Tensor  # (N, d)
     nodes: Images  # the image of each node, with its label
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        super().fit_base(base, shots)
         features = self.network.features(base)
         self.gas = NeuralGas.fit(features.numpy(), min(NODES, len(base)), self.config.train.seed)
         centroids = torch.from_numpy(self.gas.centroids)
-        self.spread = node_spread(features, centroids)
+        self.spread = node_spread(F.normalize(features), F.normalize(centroids))
         self.nodes = joined(base.select(torch.cdist(centroids, features).argmin(1).numpy()))
 
     def learn(self, new: Images) -> None:
-        first, old = self.network.grow(new), len(self.nodes)
+        first, old = self.grow(new), len(self.nodes)
         self._add_nodes(new, first)
         self._train(new, first, old)
         self._update_new_nodes(new, first, old)
@@ -96,6 +97,7 @@ class Topic(NetworkMethod):
         labels_of_nodes = np.concatenate([self.nodes.labels, np.arange(first, first + len(new.counts))])
         node_labels = torch.from_numpy(labels_of_nodes).to(device)
         random = np.random.default_rng([self.config.train.seed, first])
+        before = self.network.features(self.nodes).to(device)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             some = random.choice(old, min(batch, old), replace=False)
@@ -106,7 +108,7 @@ class Topic(NetworkMethod):
             known = scores[:, :first].detach()  # the scores of old classes are constants
             return (
                 F.cross_entropy(torch.cat([known, scores[:, first:]], 1), labels)
-                + ANCHOR_WEIGHT * anchor_loss(anchored, centroids[some], spread[some])
+                + ANCHOR_WEIGHT * anchor_loss(anchored, before[some], spread[some])
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )
 
@@ -123,11 +125,13 @@ class Topic(NetworkMethod):
         self.spread = torch.cat([self.spread, self.spread.mean(0).expand(len(means), -1)])
 
     def memory(self) -> Memory:
-        return Memory(images=len(self.nodes), floats=self.gas.centroids.size + self.spread.numel())
+        floats = super().memory().floats + self.gas.centroids.size + self.spread.numel()
+        return Memory(images=len(self.nodes), floats=floats)
 
     def own_state(self) -> dict[str, Tensor]:
-        """exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
+        """centre, exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
         return {
+            **super().own_state(),
             **to_tensors(self.nodes),
             "nodes.centroids": torch.from_numpy(self.gas.centroids.copy()),
             "nodes.ages": torch.from_numpy(self.gas.ages.copy()),
@@ -135,5 +139,6 @@ class Topic(NetworkMethod):
         }
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
         self.nodes, self.spread = from_tensors(state), state["nodes.spread"]
         self.gas = NeuralGas(state["nodes.centroids"].numpy().copy(), state["nodes.ages"].numpy().copy())

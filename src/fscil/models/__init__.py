@@ -1,6 +1,6 @@
 """Networks: backbones that turn an image into a feature, and the heads that training puts on top."""
 
-from fscil.models.backbone import Backbone, parameter_count
+from fscil.models.backbone import Backbone, last_block, parameter_count
 from fscil.models.build import BACKBONES, INPUT_STATISTICS, backbone_options, build_backbone, native_statistics
 from fscil.models.folding import folded
 from fscil.models.heads import CosineHead, Projection
@@ -15,6 +15,7 @@ __all__ = [
     "backbone_options",
     "build_backbone",
     "folded",
+    "last_block",
     "load_weights",
     "native_statistics",
     "parameter_count",

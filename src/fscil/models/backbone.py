@@ -20,6 +20,21 @@ def initialise_convolutions(module: nn.Module) -> None:
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
+def last_block(backbone: Backbone) -> list[nn.Parameter]:
+    """The parameters from the last residual block on; all of them where the network is not made of stages.
+
+    Stages are the children of type nn.Sequential, in this package's networks as in most of timm's.
+    """
+    children = list(getattr(backbone, "network", backbone).children())
+    stages = [place for place, child in enumerate(children) if isinstance(child, nn.Sequential) and len(child)]
+    if not stages:
+        return list(backbone.parameters())
+    last = children[stages[-1]]
+    assert isinstance(last, nn.Sequential)
+    parts = [last[-1], *children[stages[-1] + 1 :]]
+    return [parameter for part in parts for parameter in part.parameters()]
+
+
 def parameter_count(module: nn.Module) -> int:
     """How many numbers it learns (BatchNorm's running statistics are not among them)."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -31,8 +31,8 @@ def build_backbone(name: str, *, weights: str | Path | None = None, **options: A
     ----------
     name : str
         One of `BACKBONES`, with these options: "resnet18" and "resnet10" (stem="cifar", "half" or "imagenet",
-        width=64), "resnet20" (width=16), "efficientnet_lite0" (pretrained=True); "timm:NAME" for a network of timm
-        (pretrained=True); or one that a plugin registered.
+        width=64, last_relu=True), "resnet20" (width=16, last_relu=True), "efficientnet_lite0" (pretrained=True);
+        "timm:NAME" for a network of timm (pretrained=True); or one that a plugin registered.
     weights : str or Path, optional
         A file of weights, .safetensors or a state dict saved by torch, instead of pretrained ones.
     **options

@@ -29,6 +29,8 @@ class StridedProjection(nn.Conv2d):
 class BasicBlock(nn.Module):
     """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride): two 3x3 convolutions and a shortcut round them."""
 
+    last_relu = True  # of the sum of convolutions and shortcut
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
@@ -43,27 +45,30 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
-        x = self.bn2(self.conv2(x))
-        y: Tensor = self.relu(x + shortcut)
+        x = self.bn2(self.conv2(x)) + shortcut
+        y: Tensor = self.relu(x) if self.last_relu else x
         return y
 
 
-def resnet18(stem: Stem = "cifar", width: int = 64) -> Backbone:
-    """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), half halves, imagenet quarters it."""
-    return _resnet([2, 2, 2, 2], stem, width)
+def resnet18(stem: Stem = "cifar", width: int = 64, last_relu: bool = True) -> Backbone:
+    """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), half halves, imagenet quarters it.
+
+    last_relu: False leaves out the ReLU of the last block, so that features have both signs.
+    """
+    return _resnet([2, 2, 2, 2], stem, width, last_relu)
 
 
-def resnet10(stem: Stem = "cifar", width: int = 64) -> Backbone:
+def resnet10(stem: Stem = "cifar", width: int = 64, last_relu: bool = True) -> Backbone:
     """ResNet-18 with one block in each stage: half its operations, as many features."""
-    return _resnet([1, 1, 1, 1], stem, width)
+    return _resnet([1, 1, 1, 1], stem, width, last_relu)
 
 
-def resnet20(width: int = 16) -> Backbone:
+def resnet20(width: int = 16, last_relu: bool = True) -> Backbone:
     """Features of 4 * width, for 32 px; shortcuts that change shape are 1x1 convolutions."""
-    return _resnet([3, 3, 3], "cifar", width)
+    return _resnet([3, 3, 3], "cifar", width, last_relu)
 
 
-def _resnet(depths: Sequence[int], stem: Stem, width: int) -> Backbone:
+def _resnet(depths: Sequence[int], stem: Stem, width: int, last_relu: bool) -> Backbone:
     if width < 1:
         raise ConfigError(f"A ResNet's width is its number of channels in the first stage: at least 1, not {width}.")
     if stem == "cifar":
@@ -81,10 +86,11 @@ def _resnet(depths: Sequence[int], stem: Stem, width: int) -> Backbone:
     inputs = outputs = width
     for stage, depth in enumerate(depths):
         outputs = width * 2**stage
-        first = BasicBlock(inputs, outputs, stride=1 if stage == 0 else 2)
-        rest = [BasicBlock(outputs, outputs, stride=1) for _ in range(depth - 1)]
-        stages[f"layer{stage + 1}"] = nn.Sequential(first, *rest)
+        blocks = [BasicBlock(inputs, outputs, stride=1 if stage == 0 else 2)]
+        blocks += [BasicBlock(outputs, outputs, stride=1) for _ in range(depth - 1)]
+        stages[f"layer{stage + 1}"] = nn.Sequential(*blocks)
         inputs = outputs
+    blocks[-1].last_relu = last_relu
     backbone = Backbone(
         feature_dim=outputs,
         conv1=conv1,

@@ -66,11 +66,17 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
 
 
 def architecture(model: ModelConfig) -> dict[str, Any]:
-    """The options of build_backbone that determine the shapes of its weights, and no pretrained ones."""
+    """The options of build_backbone that determine the network, and no pretrained weights."""
+    options: dict[str, Any] = {"stem": model.stem, "width": model.width, "pretrained": False}
     if model.backbone == "resnet20":  # always of its published width
-        return {}
-    options = {"stem": model.stem, "width": model.width, "pretrained": False}
-    return {name: value for name, value in options.items() if name in backbone_options(model.backbone)}
+        options = {}
+    known = backbone_options(model.backbone)
+    options = {name: value for name, value in options.items() if name in known}
+    if not model.last_relu:  # left out otherwise: models written by earlier versions do not have it
+        if "last_relu" not in known:
+            raise ConfigError(f"model.last_relu = false: {model.backbone} has no such option; the ResNets have.")
+        options["last_relu"] = False
+    return options
 
 
 def preprocess_of(config: Config) -> Preprocess:

@@ -1,10 +1,13 @@
 """A network that grows: new outputs among the old ones, and a copy of what it was."""
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
+from naive import mean, unit
+from torch.nn import functional as F
 
 from fscil.errors import ProtocolError, StoreError
 from fscil.methods.toolkit.growing_network import GrowingNetwork
@@ -28,26 +31,35 @@ def new_images(first, classes=2):
     return part([0] * first + [2] * classes, 1)
 
 
-def test_a_grown_network_says_of_the_old_classes_what_it_said(network):
+@pytest.fixture
+def centre(network):
+    return F.normalize(network.features(part([6, 6, 6], 0))).mean(0)
+
+
+def test_a_grown_network_says_of_the_old_classes_what_it_said(network, centre):
     images = part([3, 3, 3], 2)
     before = network.scores(images)
-    assert network.grow(new_images(3)) == 3
+    assert network.grow(new_images(3), centre) == 3
     after = network.scores(images)
     assert after.shape == (9, 5)
     torch.testing.assert_close(after[:, :3], before)
 
 
-def test_new_outputs_are_of_the_old_length_in_directions_of_their_own(network):
-    old = network.head.weight.detach().clone()
-    network.grow(new_images(3))
-    added = network.head.weight.detach()[3:]
-    torch.testing.assert_close(added.norm(dim=1), old.norm(dim=1).mean().expand(2))
-    assert abs(torch.cosine_similarity(added[0], added[1], dim=0)) < 0.99
+def test_new_outputs_are_class_means_less_the_centre_of_the_old_length(network, centre):
+    old, new = network.head.weight.detach().tolist(), new_images(3)
+    features = [unit(row) for row in network.features(new).tolist()]
+    network.grow(new, centre)
+    length = mean(math.hypot(*row) for row in old)
+    for label in (3, 4):
+        own = [features[place] for place in range(len(new)) if new.labels[place] == label]
+        away = [mean(column) - middle for column, middle in zip(zip(*own, strict=True), centre.tolist(), strict=True)]
+        expected = [length * value for value in unit(away)]
+        torch.testing.assert_close(network.head.weight[label].tolist(), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_session_out_of_turn_is_refused_and_changes_nothing(network):
     with pytest.raises(ProtocolError, match="numbered from 3"):
-        network.grow(new_images(4))
+        network.grow(new_images(4), torch.zeros(16))
     assert network.head.out_features == 3
 
 
@@ -57,7 +69,7 @@ def test_a_frozen_copy_does_not_learn(network):
     said = copy(images)
     torch.testing.assert_close(said, network(images))
     with torch.no_grad():
-        for parameter in network.parameters():
+        for parameter in [*network.backbone.parameters(), *network.head.parameters()]:
             parameter.add_(1)
     torch.testing.assert_close(copy(images), said)
     assert not said.requires_grad

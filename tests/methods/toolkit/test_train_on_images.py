@@ -11,13 +11,13 @@ from fscil.errors import TrainingError
 from fscil.methods.toolkit.train_on_images import train_on_images
 from helpers import CONTEXT, small_config
 
-CONFIG = small_config("incremental.steps=6", "incremental.batch=16", "incremental.lr=0.1")
+CONFIG = small_config("incremental.batch=16")
 
 
 def test_nesterov_sgd_with_cosine_decay():
     """The loss 3w has the gradient 3 everywhere, clipped to 1: 6 steps, written out."""
     weight = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
-    train_on_images([weight], BASE, lambda views, labels: 3 * weight, CONFIG, CONTEXT, "test", seed=0)
+    train_on_images([weight], BASE, lambda views, labels: 3 * weight, CONFIG, CONTEXT, "test", 0, lr=0.1, steps=6)
     expected, speed = 2.0, 0.0
     for step in range(6):
         rate = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 6))
@@ -29,8 +29,7 @@ def test_nesterov_sgd_with_cosine_decay():
 
 def test_a_small_gradient_is_not_clipped():
     weight = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
-    once = small_config("incremental.steps=1", "incremental.lr=0.1")
-    train_on_images([weight], BASE, lambda views, labels: 0.5 * weight, once, CONTEXT, "test", seed=0)
+    train_on_images([weight], BASE, lambda views, labels: 0.5 * weight, CONFIG, CONTEXT, "test", 0, lr=0.1, steps=1)
     gradient = 0.5 + 5e-4 * 2.0
     assert weight.item() == pytest.approx(2.0 - 0.1 * (gradient + 0.9 * gradient), abs=1e-12)
 
@@ -43,7 +42,7 @@ def test_every_image_is_seen_once_an_epoch_with_its_label():
         seen.append(labels)
         return weight * 0
 
-    train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", seed=0)
+    train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", 0, lr=0.1, steps=6)
     assert [len(labels) for labels in seen] == [16] * 6
     for epoch in (seen[:3], seen[3:]):
         assert sorted(torch.cat(epoch).tolist()) == sorted(BASE.labels.tolist())
@@ -57,4 +56,4 @@ def test_a_training_that_diverges_says_so():
         return (1e30 * weight) ** 2
 
     with pytest.raises(TrainingError, match=r"test: .* 48 images .* 50\. Use a lower incremental.lr"):
-        train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", seed=0, lr=50.0)
+        train_on_images([weight], BASE, loss, CONFIG, CONTEXT, "test", 0, lr=50.0, steps=6)

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError, StoreError
 from fscil.features import FeatureCache
+from fscil.gallery import class_means
 from fscil.methods.base import Method
 from fscil.methods.toolkit.distillation import frozen
-from fscil.methods.toolkit.train_on_images import Loss, train_on_images
 from fscil.models import CosineHead
 from fscil.models.state import load_state, of_prefix, same_state, with_prefix
 from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
@@ -57,15 +58,25 @@ class GrowingNetwork:
         copy = frozen(self.backbone, self.head)
         return lambda images: PLAIN_SCALE * copy(images)
 
-    def grow(self, new: Images) -> int:
-        """An output for each new class: a random direction, as long as the old ones. Returns the first one's number."""
+    def grow(self, new: Images, centre: Tensor) -> int:
+        """An output for each new class, as `imprinted` gives it. Returns the first one's number."""
         old = self.head.weight.detach()
-        first, count = len(old), len(new.counts)
-        check_numbers(new, first)
-        generator = torch.Generator().manual_seed(first + 1_000_003 * self.recipe.train.seed)
-        random = torch.randn(count, old.shape[1], generator=generator).to(old.device)
-        self.set_class_vectors(torch.cat([old, random / random.norm(dim=1, keepdim=True) * mean_length(old)]))
-        return first
+        self.set_class_vectors(torch.cat([old, self.imprinted(new, centre)]))
+        return len(old)
+
+    def imprinted(self, new: Images, centre: Tensor) -> Tensor:
+        """(new classes, d) class vectors: mean normalised feature less the (d,) centre, as long as the old ones.
+
+        Features behind a ReLU are not negative, so that any mean of them is near every image. Less the mean of the
+        base images, it has both signs, as trained class vectors do, and does not attract images of old classes.
+        """
+        old = self.head.weight.detach()
+        check_numbers(new, len(old))
+        labels = torch.from_numpy(new.labels - len(old))
+        means = class_means(F.normalize(self.features(new)), labels, len(new.counts))
+        # A cosine does not depend on the length of a class vector, but the size of a step of SGD does.
+        length: Tensor = old.norm(dim=1).mean()
+        return F.normalize(means - centre).to(old.device) * length
 
     def set_class_vectors(self, vectors: Tensor) -> None:
         """(classes, d): the weights of the classifier, as many outputs as there are vectors."""
@@ -77,9 +88,6 @@ class GrowingNetwork:
         """(n, classes) cosines on the host, from features computed once."""
         found: Tensor = self.head(self.features(images).to(self.head.weight.device)).cpu()
         return found
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [*self.backbone.parameters(), *self.head.parameters()]
 
     def state(self) -> dict[str, Tensor]:
         """backbone.*, head.*"""
@@ -106,19 +114,6 @@ class NetworkMethod(Method):
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """The trained network knows the base classes already."""
 
-    def train(
-        self,
-        images: Images,
-        loss: Loss,
-        seed: int,
-        parameters: Sequence[nn.Parameter] | None = None,
-        lr: float | None = None,
-    ) -> None:
-        """Minimise the loss on a session's images. parameters: those to train, if not all of the network."""
-        trained = self.network.parameters() if parameters is None else parameters
-        train_on_images(trained, images, loss, self.config, self.context, self.title, seed, lr)
-        self.network.weights_changed()
-
     def scores(self, images: Images) -> Tensor:
         return self.network.scores(images)
 
@@ -136,12 +131,6 @@ class NetworkMethod(Method):
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state(state)
         self.load_own_state(state)
-
-
-def mean_length(vectors: Tensor) -> Tensor:
-    """Of (n, d). A cosine does not see how long a class vector is, but the size of a step of SGD depends on it."""
-    length: Tensor = vectors.norm(dim=1).mean()
-    return length
 
 
 def check_numbers(new: Images, first: int) -> None:

@@ -7,16 +7,16 @@ from torch import Tensor
 from fscil.data.images import Images
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
-from fscil.methods.toolkit.growing_network import NetworkMethod
+from fscil.methods.toolkit.session_training import SessionTrainingMethod
 
 
-class RehearsalMethod(NetworkMethod):
+class RehearsalMethod(SessionTrainingMethod):
     """Keeps `incremental.exemplars` images of each class, chosen by herding right after the class was learned."""
 
-    trains_in_sessions = True
     exemplars: Images = NO_IMAGES
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        super().fit_base(base, shots)
         self.exemplars = NO_IMAGES
         self.keep_exemplars(base)
 
@@ -31,11 +31,12 @@ class RehearsalMethod(NetworkMethod):
         return herded(images, self.network.features(images), count)
 
     def memory(self) -> Memory:
-        return Memory(images=len(self.exemplars))
+        return Memory(images=len(self.exemplars), floats=super().memory().floats)
 
     def own_state(self) -> dict[str, Tensor]:
-        """exemplars.*"""
-        return to_tensors(self.exemplars)
+        """centre, exemplars.*"""
+        return {**super().own_state(), **to_tensors(self.exemplars)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
+        super().load_own_state(state)
         self.exemplars = from_tensors(state)

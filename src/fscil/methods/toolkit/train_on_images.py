@@ -30,26 +30,25 @@ def train_on_images(
     parameters: Sequence[nn.Parameter],
     images: Images,
     loss: Loss,
-    config: Config,
+    recipe: Config,
     context: Context,
     what: str,
     seed: int,
-    lr: float | None = None,
+    lr: float,
+    steps: int,
 ) -> None:
     """Minimise the loss on augmented images, one view each, with cosine decay of the learning rate.
 
-    seed: of the session, beside that of the recipe. lr: instead of `incremental.lr`.
+    recipe: of base training, whose views are those of the sessions too. seed: of the session, beside the recipe's.
     """
-    settings = config.incremental
-    first_rate = settings.lr if lr is None else lr
-    views = views_of(replace(config, views=replace(config.views, count=1)))
-    optimizer = torch.optim.SGD(parameters, first_rate, 0.9, weight_decay=5e-4, nesterov=True)
-    random = np.random.default_rng([config.train.seed, seed])
+    views = views_of(replace(recipe, views=replace(recipe.views, count=1)))
+    optimizer = torch.optim.SGD(parameters, lr, 0.9, weight_decay=5e-4, nesterov=True)
+    random = np.random.default_rng([recipe.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-    batches = _batches(random, len(images), settings.batch)
-    with stop_requests() as stop, ProgressBar(what, settings.steps, quiet=context.quiet) as bar:
-        for step in range(settings.steps):
-            optimizer.param_groups[0]["lr"] = first_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+    batches = _batches(random, len(images), recipe.incremental.batch)
+    with stop_requests() as stop, ProgressBar(what, steps, quiet=context.quiet) as bar:
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             chosen = next(batches)
             pixels, sizes = images.batch(chosen)
             view = views(torch.from_numpy(pixels).to(context.device), torch.from_numpy(sizes), generator)[0]
@@ -65,7 +64,7 @@ def train_on_images(
     if not all(bool(parameter.isfinite().all()) for parameter in parameters):
         raise TrainingError(
             f"{what}: the weights became infinite while training on {len(images)} images at learning rate "
-            f"{first_rate:.4g}. Use a lower incremental.lr."
+            f"{lr:.4g}. Use a lower incremental.lr."
         )
 
 
