@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fscil.preprocess import normalise
+from fscil.preprocess import Preprocess, normalise
 from fscil.resample import crop_resize, crop_resize_one_by_one
 
 CROP_ATTEMPTS = 10
@@ -63,6 +63,45 @@ def random_boxes(
     mirrored = torch.rand(count, 1, generator=generator) < flip
     ends = torch.where(mirrored, right, left), torch.where(mirrored, left, right)
     return torch.cat([ends[0], top, ends[1], top + chosen_h], 1)
+
+
+def padded_boxes(
+    sizes: Tensor,
+    preprocess: Preprocess,
+    padding: float,
+    flip: float = 0.0,
+    generator: Generator | None = None,
+) -> Tensor:
+    """(n, 2) heights and widths -> (n, 4) left, top, right, bottom; mirrored (right < left) with probability flip.
+
+    A box has the size of that of the test image, on whole pixels, anywhere in the image with a border of `padding`
+    times the box on each side: it may reach beyond the image.
+    """
+    left, top, right, bottom = preprocess.boxes(sizes).unbind(1)
+    height, width = sizes.float().unbind(1)
+    wide, high = (right - left).round(), (bottom - top).round()
+
+    def anywhere(extent: Tensor, box: Tensor) -> Tensor:
+        border = (padding * box).round()
+        places = extent - box + 2 * border + 1
+        return (torch.rand(len(sizes), generator=generator) * places).floor() - border
+
+    x, y = anywhere(width, wide), anywhere(height, high)
+    mirrored = torch.rand(len(sizes), generator=generator) < flip
+    ends = torch.where(mirrored, x + wide, x), torch.where(mirrored, x, x + wide)
+    return torch.stack([ends[0], y, ends[1], y + high], 1)
+
+
+def with_border(pixels: Tensor, sizes: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(n, H, W, 3), (n, 2), (n, 4) -> the images with a black border as wide as the boxes need, their sizes and boxes.
+
+    Pixels beyond the true size of an image must be black too.
+    """
+    ends = boxes.unflatten(1, (2, 2))  # (n, 2, 2): x and y of two corners
+    beyond = torch.maximum(-ends.amin(1), ends.amax(1) - sizes.flip(1)).amax()
+    border = max(0, int(beyond.ceil()))
+    padded = torch.nn.functional.pad(pixels, (0, 0, border, border, border, border))
+    return padded, sizes + 2 * border, boxes + border
 
 
 def luminance(images: Tensor) -> Tensor:
@@ -116,10 +155,15 @@ def make_gray(images: Tensor, chosen: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Views:
-    """The paper's transformations: random resized crop, flip, colour jitter, grayscale; `count` independent views."""
+    """The paper's transformations: random resized crop, flip, colour jitter, grayscale; `count` independent views.
+
+    crops: the preprocessing of test images, for padded crops at their scale instead of resized ones.
+    """
 
     size: int
     count: int = 2
+    crops: Preprocess | None = None
+    padding: float = 0.125  # of padded crops, see padded_boxes
     scale: tuple[float, float] = (0.2, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
@@ -139,18 +183,24 @@ class Views:
         # On a CPU as many images at once as its cache holds: each is read and written a few dozen times.
         at_once = max(1, MAX_CACHED_VALUES // (3 * self.size**2)) if on_host else max(1, len(pixels))
         for view in out:
-            boxes = random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
+            source, extents, boxes = self._crops(pixels, sizes, generator)
             operations = self._colour_operations(len(pixels), generator)
             for start in range(0, len(pixels), at_once):
                 part = slice(start, start + at_once)
                 if on_host and self.size >= MIN_SIZE_ONE_BY_ONE:
-                    images = crop_resize_one_by_one(pixels[part], boxes[part], self.size)
+                    images = crop_resize_one_by_one(source[part], boxes[part], self.size)
                 else:
-                    images = crop_resize(pixels[part], sizes[part], boxes[part], self.size).contiguous()
+                    images = crop_resize(source[part], extents[part], boxes[part], self.size).contiguous()
                 for operation, strength in operations:
                     images = operation(images, strength[part].to(images.device, non_blocking=True))
                 normalise(images, self.mean, self.std, out=view[part])
         return out
+
+    def _crops(self, pixels: Tensor, sizes: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """What boxes are cut from, its true sizes, and the boxes of a view."""
+        if self.crops is None:
+            return pixels, sizes, random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
+        return with_border(pixels, sizes, padded_boxes(sizes, self.crops, self.padding, self.flip, generator))
 
     def _colour_operations(self, count: int, generator: Generator | None) -> list[tuple[ColourOperation, Tensor]]:
         """The colour operations of a view, in random order, each with its strength per image, (count, 1, 1, 1)."""

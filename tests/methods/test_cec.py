@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fscil.errors import ProtocolError
 from fscil.methods import cec
-from fscil.methods.cec import GraphAttention, episode, episodes_of, rotated
+from fscil.methods.cec import GraphAttention, episode, episodes_of, queries_of, rotated
 from fscil.runtime import memory
 from fscil.training.build import preprocess_of
 from helpers import base_trained_method, part, small_config, trained_method, untrained_method
@@ -101,19 +101,20 @@ class Counted:
         ([500] * 60, 100, 5000),  # the paper's
         ([500] * 60, 200, 5000),
         ([500] * 60, 10, 500),
-        ([30] * 100, 4, 4 * 13),  # 3000 images, 240 of them in an episode
-        ([8] * 6, 4, 4),
+        ([30] * 100, 100, 5000),
+        ([8] * 6, 4, 200),
         ([1] * 6, 4, 0),  # no image is left as a query
         ([8] * 6, 0, 0),
     ],
 )
-def test_as_many_episodes_as_the_recipe_has_room_for(counts, epochs, expected):
+def test_5000_episodes_unless_the_recipe_has_fewer_epochs(monkeypatch, counts, epochs, expected):
+    monkeypatch.setattr(cec, "EPISODES", 50)
     assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 
 def config_of(*assignments):
     """Without augmentation: the views of a training image are the image."""
-    plain = ("views.scale=[1,1]", "views.ratio=[1,1]", "views.flip=0", "views.jitter=0", "views.grayscale=0")
+    plain = ("views.padding=0", "views.flip=0")
     return small_config(*plain, *assignments)
 
 
@@ -146,6 +147,42 @@ def test_the_loss_of_an_episode_counts_rotated_classes_as_new_ones():
                 cosines = torch.stack([F.cosine_similarity(each, query, dim=0) for each in updated])
                 losses.append(float(F.cross_entropy(16 * cosines, torch.tensor(known + 3 * new))))
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-3)
+
+
+def test_from_the_second_epoch_on_images_are_those_of_the_test():
+    """Whatever the augmentation of the recipe."""
+    base, found = part([4, 3, 4], 0), {}
+    for padding in (0, 0.5):
+        method = untrained_method("cec", small_config(f"views.padding={padding}", f"views.flip={2 * padding}"), 3)
+        with torch.no_grad():
+            for generator in (None, torch.Generator().manual_seed(0)):
+                loss = float(method.episode_loss(base, np.random.default_rng(5), generator))
+                found[padding, generator is None] = loss
+    assert found[0, True] == found[0.5, True] == pytest.approx(found[0, False])
+    assert found[0.5, False] != pytest.approx(found[0, False])
+
+
+def test_only_the_episodes_of_the_first_epoch_are_augmented(monkeypatch):
+    monkeypatch.setattr(cec, "EPISODES", 2)
+    base, augmented = part([4] * 4, 0), []
+    method = base_trained_method("cec", small_config("train.epochs=3"), base)
+    loss = method.episode_loss
+
+    def recorded(images, random, generator):
+        augmented.append(generator is not None)
+        return loss(images, random, generator)
+
+    method.episode_loss = recorded
+    method.fit_base(base, (2,))
+    assert augmented == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(("data", "queries"), [("cifar100", 15), ("cub200", 10)])
+def test_queries_are_those_of_the_data_set(data, queries):
+    config = small_config(f"data.name={data}", "train.epochs=1")
+    assert queries_of(config) == queries
+    support, asked = episode(np.repeat(np.arange(20), 30), np.random.default_rng(0), queries_of(config))
+    assert len(asked) == queries * len(support)
 
 
 def test_episodes_move_encoder_and_attention_but_no_batch_norm_statistics():

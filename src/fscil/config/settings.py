@@ -44,6 +44,8 @@ class ProtocolConfig:
 class ViewsConfig:
     """Augmentation: how the views of a training image are made."""
 
+    kind: Literal["resized", "crops"] = "resized"  # random resized crops, or padded crops at the scale of test images
+    padding: Share = 0.125  # of a padded crop: black border on each side, as a share of size (4 pixels at 32)
     count: Annotated[int, Between(1, 1000)] = 2
     size: Annotated[int, PIXELS] = 32
     first_size: Annotated[int | None, PIXELS] = None  # of the first views: smaller ones cost less; none: size

@@ -27,11 +27,12 @@ from fscil.runtime.memory import rows_per_chunk
 from fscil.runtime.progress import ProgressBar
 from fscil.runtime.seeding import seeded
 from fscil.training.base_training import TrainedNetwork
-from fscil.training.build import views_of
+from fscil.training.build import preprocess_of, views_of
 from fscil.training.context import Context
 
 SCALE = 16.0  # of the cosines in the loss
 WAY, QUERIES = 15, 15  # of an episode: classes, and queries of each; one more image of the class is its prototype
+FEWER_QUERIES = {"cub200": 10}  # by data set
 EPOCHS, EPISODES = 100, 50  # at most, and episodes in each
 BACKBONE_RATE_SMALL, BACKBONE_RATE, ATTENTION_RATE = 0.002, 0.0002, 0.0002
 SMALL = 32  # pixels: images up to this size get the first of the backbone's rates
@@ -80,20 +81,24 @@ def rotated(images: Tensor, turns: Tensor) -> Tensor:
     return each[turns - 1, torch.arange(len(images))]
 
 
-def episode(labels: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions of the support, one image each of up to WAY classes, and of up to QUERIES other images of each."""
+def episode(labels: Ints, random: np.random.Generator, queries: int = QUERIES) -> tuple[Ints, Ints]:
+    """Positions of the support, one image each of up to WAY classes, and of up to `queries` other images of each."""
     classes = np.unique(labels)
     chosen = random.choice(classes, min(WAY, len(classes)), replace=False)
-    members = [random.permutation(np.flatnonzero(labels == label))[: 1 + QUERIES] for label in chosen]
+    members = [random.permutation(np.flatnonzero(labels == label))[: 1 + queries] for label in chosen]
     return np.array([own[0] for own in members]), np.concatenate([own[1:] for own in members])
 
 
+def queries_of(config: Config) -> int:
+    """Queries of each class in an episode."""
+    return FEWER_QUERIES.get(config.data.name, QUERIES)
+
+
 def episodes_of(config: Config, base: Images) -> int:
-    """EPISODES for each epoch of base training, or fewer if these show the base images once."""
+    """EPISODES for each epoch of base training, at most EPOCHS of them, which is the paper's number."""
     if max(base.counts.values()) < 2:
         return 0  # no class has both a prototype and a query
-    once = math.ceil(len(base) / (min(WAY, len(base.counts)) * (1 + QUERIES)))
-    return min(EPOCHS, config.train.epochs) * min(EPISODES, once)
+    return min(EPOCHS, config.train.epochs) * EPISODES
 
 
 class Cec(NetworkMethod):
@@ -101,7 +106,10 @@ class Cec(NetworkMethod):
 
     title = "CEC"
     table_order = 60
-    images_seen_note = "CEC's episodes are counted too"
+    images_seen_note = (
+        f"CEC's episodes are counted too, {EPISODES} for each epoch of base training, at most {EPOCHS * EPISODES:,} as "
+        "in its paper"
+    )
 
     def __init__(
         self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
@@ -113,7 +121,7 @@ class Cec(NetworkMethod):
     @classmethod
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
         """Every image of an episode passes twice, once rotated."""
-        way, each = min(WAY, len(base.counts)), np.mean([min(1 + QUERIES, count) for count in base.counts.values()])
+        way, each = min(WAY, len(base.counts)), np.mean([min(1 + queries_of(config), n) for n in base.counts.values()])
         return super().images_seen(config, base, protocol) + episodes_of(config, base) * 2 * way * float(each)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
@@ -128,31 +136,34 @@ class Cec(NetworkMethod):
         optimizer = torch.optim.SGD(groups, rates[0], 0.9, weight_decay=5e-4, nesterov=True)
         random = np.random.default_rng([self.config.train.seed, 0])
         generator = torch.Generator().manual_seed(int(random.integers(2**62)))
-        with stop_requests() as stop, ProgressBar("CEC: episodes", total, quiet=self.context.quiet) as bar:
+        what = "CEC: episodes" if total == EPOCHS * EPISODES else f"CEC: episodes (in the paper {EPOCHS * EPISODES:,})"
+        with stop_requests() as stop, ProgressBar(what, total, quiet=self.context.quiet) as bar:
             for number in range(total):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * 0.5 ** (5 * number // total)
                 optimizer.zero_grad(set_to_none=True)
-                loss = self.episode_loss(base, random, generator)
+                loss = self.episode_loss(base, random, generator if number < EPISODES else None)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 bar.advance(1)
                 if stop.is_set():
                     raise KeyboardInterrupt
 
-    def episode_loss(self, base: Images, random: np.random.Generator, generator: torch.Generator) -> Tensor:
-        """Of a random episode: its classes are 0..way-1, and the same ones rotated way..2 way-1."""
-        support, queries = episode(base.labels, random)
+    def episode_loss(self, base: Images, random: np.random.Generator, generator: torch.Generator | None) -> Tensor:
+        """Of a random episode: its classes are 0..way-1, and the same ones rotated way..2 way-1.
+
+        generator: of augmentation, which only the first epoch has; None: images as they are in the test.
+        """
+        support, queries = episode(base.labels, random, queries_of(self.config))
         way = len(support)
         number = np.zeros(max(base.counts) + 1, np.int64)  # of a base class in the episode
         number[base.labels[support]] = np.arange(way)
         labels = torch.from_numpy(number[base.labels[np.concatenate([support, queries])]])
         turns = torch.from_numpy(random.integers(1, 4, way))[labels]
 
-        pixels, sizes = base.batch(np.concatenate([support, queries]))
-        known = views_of(self.network.recipe)(
-            torch.from_numpy(pixels).to(self.context.device), torch.from_numpy(sizes), generator
-        )[0]
+        pixels, sizes = map(torch.from_numpy, base.batch(np.concatenate([support, queries])))
+        pixels, recipe = pixels.to(self.context.device), self.network.recipe
+        known = views_of(recipe)(pixels, sizes, generator)[0] if generator else preprocess_of(recipe)(pixels, sizes)
         known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).chunk(2)
 
         prototypes = torch.cat([known_features[:way], new_features[:way]])

@@ -58,10 +58,14 @@ class TrainedNetwork:
 
 
 def plain_recipe(config: Config) -> Config:
-    """Cross-entropy on one view, the classifier directly on the features: base training of all methods but ALICE."""
+    """Base training of all methods but ALICE: cross-entropy on one view, the classifier directly on the features.
+
+    Views are padded crops, mirrored where the recipe mirrors, without changes of colour, as in the papers of these
+    methods.
+    """
     return replace(
         config,
-        views=replace(config.views, count=1),
+        views=replace(config.views, count=1, kind="crops", jitter=0.0, grayscale=0.0),
         mixing=replace(config.mixing, repeats=0),
         model=replace(config.model, projection=0, head="cosine"),
         loss=replace(config.loss, kind="softmax", scale=PLAIN_SCALE, margin=0.0, margin_warmup=0.0),

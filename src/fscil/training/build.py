@@ -92,9 +92,10 @@ def preprocess_of(config: Config) -> Preprocess:
 def views_of(config: Config, progress: float = 1.0) -> Views:
     """The training views at this fraction of training, normalised as test images are."""
     settings = asdict(config.views)
-    first, grown = settings.pop("first_size"), settings.pop("grown")
+    first, grown, kind = settings.pop("first_size"), settings.pop("grown"), settings.pop("kind")
     if first is not None and progress < grown:
         smaller = (config.views.size - first) * (1 - progress / grown)
         settings["size"] = max(first, config.views.size - SIZE_STEP * math.ceil(smaller / SIZE_STEP))
     preprocess = preprocess_of(config)
-    return Views(**settings, mean=preprocess.mean, std=preprocess.std)
+    crops = preprocess if kind == "crops" else None
+    return Views(**settings, crops=crops, mean=preprocess.mean, std=preprocess.std)
