@@ -163,7 +163,8 @@ def test_a_registered_data_set_is_loaded_and_described(dots, tmp_path, picture):
     picture(tmp_path / "0.png")
     assert len(load(dots, tmp_path).train) == 1
     assert describe(dots, tmp_path).startswith(f"dots in {tmp_path}: 1 classes\n")
-    assert prepare(load(dots), Resize(2), tmp_path / "cache", quiet=True).train.pixels.array.shape == (6, 2, 2, 3)
+    small = prepare(load(dots), Resize(2), tmp_path / "cache", quiet=True).train
+    assert small.pixels.read(small.rows).shape == (6, 2, 2, 3)
 
 
 def test_a_registered_data_set_is_listed_and_cannot_be_downloaded(dots, tmp_path):

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fscil.errors import StoreError
+from fscil.errors import FscilWarning, StoreError
 from fscil.runtime import files as store
 
 TENSORS = {
@@ -109,8 +109,8 @@ def test_a_full_disk_is_named_and_costs_nothing(tmp_path, monkeypatch, number):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_device_is_named_when_a_line_is_added():
-    with pytest.raises(StoreError, match=r"/dev/full: cannot be written: no space left"):
+def test_a_line_is_added_to_a_file_only():
+    with pytest.raises(StoreError, match=r"/dev/full: cannot be written: not a regular file"):
         store.append_json_line(Path("/dev/full"), {"step": 1})
 
 
@@ -272,6 +272,50 @@ def test_a_torn_last_line_is_skipped(tmp_path, tail):
     assert store.read_json_lines(path) == [{"step": 1}, {"step": 2}]
 
 
+def test_a_damaged_line_is_left_out_and_counted(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for step in (1, 2, 3):
+        store.append_json_line(path, {"step": step, "loss": 0.5})
+    whole = path.read_bytes()
+    length = len(whole) // 3
+    for bit in range(8 * length):
+        damaged = bytearray(whole)
+        damaged[length + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.warns(FscilWarning, match=r"\d of \d lines are damaged"):
+            found = store.read_json_lines(path)
+        assert [line["step"] for line in found if line["step"] != 3] == [1]
+        assert all(line["loss"] == 0.5 for line in found)
+
+
+def test_lines_of_older_versions_have_no_checksum(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.25}\n')
+    assert store.read_json_lines(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 0.25}]
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | FINITE | st.text()))
+def test_checked_json_comes_back(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("checked") / "run.json"
+    content.pop("checksum", None)
+    store.write_checked_json(path, {f"x{key}": value for key, value in content.items()})
+    assert store.read_checked_json(path) == {f"x{key}": value for key, value in content.items()}
+
+
+def test_every_flipped_bit_of_checked_json_is_noticed(tmp_path):
+    path = tmp_path / "run.json"
+    store.write_checked_json(path, {"schema": 1, "data": "/photos", "seconds": 1.5, "machine": {"cores": 2}})
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match=r"checksum|cannot be read as JSON"):
+            store.read_checked_json(path)
+
+
 def test_no_lines_where_there_is_no_file(tmp_path):
     assert store.read_json_lines(tmp_path / "none.jsonl") == []
 
@@ -279,9 +323,10 @@ def test_no_lines_where_there_is_no_file(tmp_path):
 def test_lines_are_plain_jsonl(tmp_path):
     path = tmp_path / "metrics.jsonl"
     store.append_json_line(path, {"step": 1, "note": "line\u2028break\n"})
-    assert [json.loads(line) for line in path.read_text().split("\n")[:-1]] == [
-        {"step": 1, "note": "line\u2028break\n"}
-    ]
+    (line,) = path.read_text().split("\n")[:-1]
+    found = json.loads(line)
+    assert found.pop("checksum").startswith("sha256:")
+    assert found == {"step": 1, "note": "line\u2028break\n"}
 
 
 def test_digest_of_a_file(tmp_path):

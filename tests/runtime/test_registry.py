@@ -186,3 +186,10 @@ def test_a_plugin_registers_what_the_command_line_then_finds(plugin):
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert "'mine'" in done.stdout
+
+
+def test_get_of_an_unknown_name_is_the_default():
+    registry = Registry("animal", "fscil.animals", {"ant": 1})
+    assert registry.get("ant") == 1
+    assert registry.get("bee") is None
+    assert registry.get("bee", 2) == 2

@@ -1,13 +1,14 @@
 """A run folder keeps one run, lets one process work on it, and says what is wrong with anything else."""
 
-import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from fscil.errors import StoreError
+from fscil.config import to_toml
+from fscil.errors import ConfigError, StoreError
 from fscil.training.run_folder import Run
 from helpers import small_config
 
@@ -92,7 +93,8 @@ def test_rewind_forgets_what_comes_after_and_mends_a_torn_line(run):
         file.write('{"step": 5, "lo')
     run.rewind(2)
     run.log(step=3, loss=9.0)
-    assert [json.loads(line) for line in metrics.read_text().splitlines()] == [
+    assert len(metrics.read_text().splitlines()) == 3
+    assert run.metrics() == [
         {"step": 1, "loss": 1.0},
         {"step": 2, "loss": 0.5},
         {"step": 3, "loss": 9.0},
@@ -103,6 +105,7 @@ def test_rewind_forgets_what_comes_after_and_mends_a_torn_line(run):
 
 HOLD = """
 import sys
+from pathlib import Path
 from pathlib import Path
 from fscil.training.run_folder import Run
 with Run.open(Path(sys.argv[1])).locked():
@@ -179,3 +182,81 @@ def test_a_run_that_has_begun_is_kept(run, begin):
     before = listing(run)
     run.discard_unbegun()
     assert listing(run) == before
+
+
+# Damage, and creations that were killed
+
+
+@pytest.mark.parametrize("name", ["config.toml", "run.json"])
+def test_every_flipped_bit_is_noticed(run, name):
+    path = run.folder / name
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 37):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises((StoreError, ConfigError)):
+            (run.config if name == "config.toml" else run.about)()
+
+
+def test_files_of_older_versions_have_no_checksum(run):
+    (run.folder / "config.toml").write_text(to_toml(small_config("train.seed=3")))
+    (run.folder / "run.json").write_text('{"schema": 1, "finished": false, "data": "there"}')
+    again = Run.open(run.folder)
+    assert again.config() == small_config("train.seed=3")
+    assert again.about()["data"] == "there"
+
+
+# Dies before the step whose number it is given.
+KILLED = """
+import io, os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from fscil.training.run_folder import Run
+from helpers import small_config
+Run.create(Path(sys.argv[1]) / "warm", small_config(), {})
+for number in range(1000):
+    child = os.fork()
+    if not child:
+        left = [number]
+        def dying(step):
+            def wrapper(*args, **kwargs):
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return step(*args, **kwargs)
+            return wrapper
+        for name in ("open", "mkdir", "fsync", "replace", "unlink"):
+            setattr(os, name, dying(getattr(os, name)))
+        Run.create(Path(sys.argv[1]) / str(number), small_config(), {})
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        print(number)
+        break
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="cannot fork")
+def test_a_creation_that_was_killed_can_be_repeated(tmp_path):
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", KILLED, tmp_path, tests]
+    steps = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert steps >= 8
+    for number in range(steps + 1):
+        folder = tmp_path / str(number)
+        if (folder / "run.json").exists():
+            assert Run.open(folder).config() == small_config()
+            run = Run.open(folder)
+        else:
+            run = Run.create(folder, small_config("train.seed=1"), {})
+        lock(run)
+        assert listing(run) == [".lock", "config.toml", "run.json"]
+
+
+def test_a_recipe_somebody_put_there_is_left_alone(tmp_path):
+    path = tmp_path / "run" / "config.toml"
+    path.parent.mkdir()
+    path.write_text("[train]\nepochs = 3\n")
+    with pytest.raises(StoreError, match="not an empty folder"):
+        Run.create(path.parent, small_config(), {})
+    assert path.read_text() == "[train]\nepochs = 3\n"

@@ -1,15 +1,19 @@
 """Decoded images kept in one memory-mapped file per data set and size, so that no epoch decodes a JPEG again.
 
 Such a file is a magic number, the pixels of one image after the other, a JSON index, and a trailer with the index's
-length and checksum. The index comes last because sizes and damaged images are known only after decoding.
+length and checksum. The index comes last because sizes and damaged images are known only after decoding. It has a
+checksum per image, which is checked when the image is first read: to check all at the start would read the whole file.
+
+Of an image that is longer than MAX_ASPECT times its short side only the central part is kept, because one such image
+would make every batch as long. Published data sets are kept whole.
 """
 
 import hashlib
 import json
 import os
 import struct
-import time
 import warnings
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from fscil.data.images import (
+    AS_IT_IS,
     HEIC_ADVICE,
     ArrayPixels,
     Bytes,
@@ -29,6 +34,8 @@ from fscil.data.images import (
     Ints,
     Pixels,
     Resize,
+    cut,
+    decode,
     reads_heic,
 )
 from fscil.errors import BadImageError, DataError, FscilWarning, StoreError
@@ -36,11 +43,10 @@ from fscil.runtime.files import replacing
 from fscil.runtime.progress import ProgressBar
 from fscil.runtime.text import first_few
 
-MAGIC = b"fscil pixels 1\n\n"  # the number changes with the layout, and with how images are decoded
+MAGIC = b"fscil pixels 2\n\n"  # the number changes with the layout, and with how images are decoded
 TRAILER = struct.Struct("<Q32s")  # length of the index, its SHA-256
 CHUNK = 4  # images per task: few, because a window of tasks is in memory
 WORKERS = min(8, max(2, os.cpu_count() or 1))
-DAY = 86400.0
 
 
 def cache_folder() -> Path:
@@ -52,26 +58,46 @@ def cache_folder() -> Path:
     return user_cache_path("fscil", appauthor=False)
 
 
-@dataclass(frozen=True, eq=False)
-class RaggedPixels:
-    """Images of different sizes, one after the other in one flat array."""
+class CachedPixels:
+    """Images in a file of the cache, mapped into memory."""
 
-    flat: Bytes  # (bytes of all images,)
-    starts: Ints  # (n,) into flat
-    sizes: Ints  # (n, 2) height, width
-    names: Sequence[str]
+    def __init__(self, path: Path, offset: int, sizes: Ints, checksums: Ints, names: Sequence[str]) -> None:
+        """sizes: (n, 2) height, width; checksums: (n,) CRC-32 of each image's bytes."""
+        lengths = sizes.prod(axis=1) * 3
+        self._path, self._sizes, self._checksums, self._names = path, sizes, checksums, names
+        self._starts = np.cumsum(lengths) - lengths
+        self._flat: Bytes = np.asarray(np.memmap(path, np.uint8, "r", offset, (int(lengths.sum()),)))
+        self._equal = bool((sizes == sizes[0]).all())
+        self._checked = np.zeros(len(sizes), bool)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self._sizes)
 
-    def read(self, rows: Ints) -> list[Bytes]:
-        return [
-            self.flat[start : start + height * width * 3].reshape(height, width, 3)
-            for start, (height, width) in zip(self.starts[rows].tolist(), self.sizes[rows].tolist(), strict=True)
-        ]
+    def read(self, rows: Ints) -> Bytes | list[Bytes]:
+        """Raises a StoreError for an image whose bytes have changed since they were written."""
+        for row in np.unique(rows[~self._checked[rows]]).tolist():
+            if zlib.crc32(self._image(row).data) != self._checksums[row]:
+                raise self._damaged(row)
+            self._checked[row] = True
+        if self._equal:
+            return self._flat.reshape(len(self), *self._sizes[0].tolist(), 3)[rows]
+        return [self._image(row) for row in rows.tolist()]
+
+    def _image(self, row: int) -> Bytes:
+        height, width = self._sizes[row].tolist()
+        start = int(self._starts[row])
+        return self._flat[start : start + height * width * 3].reshape(height, width, 3)
+
+    def _damaged(self, row: int) -> StoreError:
+        """The file is removed, so that it is made again."""
+        self._path.unlink(missing_ok=True)
+        return StoreError(
+            f"{self._path}: the decoded pixels of {self.name(row)} were damaged on the disk. The file was removed: run "
+            f"the same command again, and check the disk if this repeats."
+        )
 
     def name(self, row: int) -> str:
-        return self.names[row]
+        return self._names[row]
 
 
 @dataclass(frozen=True)
@@ -117,11 +143,11 @@ def prepare(dataset: Dataset, resize: Resize, folder: Path | None = None, quiet:
     (2, 16, 16, 3)
     """
     folder = folder or cache_folder()
-    train = _decoded(dataset.train.pixels, resize, folder, dataset.name, "train", quiet)
+    train = _decoded(dataset, "train", resize, folder, quiet)
     if dataset.test.pixels is dataset.train.pixels:
         test = train
     else:
-        test = _decoded(dataset.test.pixels, resize, folder, dataset.name, "test", quiet)
+        test = _decoded(dataset, "test", resize, folder, quiet)
     if dataset.benchmark:
         _require_decoded(dataset, test)
     return replace(dataset, train=_good(dataset, "train", train), test=_good(dataset, "test", test))
@@ -156,7 +182,9 @@ def _good(dataset: Dataset, part: str, decoded: _Decoded) -> Images:
     return Images(decoded.pixels, kept.labels, decoded.place[kept.rows])
 
 
-def _decoded(pixels: Pixels, resize: Resize, folder: Path, name: str, part: str, quiet: bool) -> _Decoded:
+def _decoded(dataset: Dataset, part: str, resize: Resize, folder: Path, quiet: bool) -> _Decoded:
+    images: Images = getattr(dataset, part)
+    pixels, name = images.pixels, dataset.name
     if len(pixels) == 0 or _is_ready(pixels, resize):
         return _Decoded(pixels, np.arange(len(pixels)))
     origin = [str(pixels.root.resolve()), asdict(pixels.resize)] if isinstance(pixels, FilePixels) else []
@@ -166,7 +194,8 @@ def _decoded(pixels: Pixels, resize: Resize, folder: Path, name: str, part: str,
     found = _open(path, key, pixels)
     if found is None:
         try:
-            _build(path, key, pixels, resize, f"{name}: decoding {part} images", quiet)
+            decoder = _Decoder(pixels, resize, whole=dataset.benchmark)
+            _build(path, key, decoder, f"{name}: decoding {part} images", quiet)
         except StoreError as error:
             raise StoreError(f"{error} The environment variable FSCIL_CACHE chooses another folder.") from error
         found = _open(path, key, pixels)
@@ -180,7 +209,7 @@ def _is_ready(pixels: Pixels, resize: Resize) -> bool:
     if isinstance(pixels, ArrayPixels):
         height, width = pixels.array.shape[1:3]
         return resize.target(height, width) == (height, width)
-    return isinstance(pixels, RaggedPixels) and resize.size is None
+    return isinstance(pixels, CachedPixels) and resize.size is None
 
 
 def _fingerprint(pixels: Pixels, name: str) -> str:
@@ -227,58 +256,71 @@ def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
     good = np.ones(len(pixels), bool)
     good[list(bad)] = False
     names = [pixels.name(row) for row in np.flatnonzero(good).tolist()]
-    flat = np.memmap(path, np.uint8, "r", len(MAGIC), (total,))
-    if (sizes == sizes[0]).all():
-        images: Pixels = ArrayPixels(flat.reshape(len(sizes), *sizes[0], 3), names=names)
-    else:
-        images = RaggedPixels(np.asarray(flat), ends - sizes.prod(axis=1) * 3, sizes, names)
+    images = CachedPixels(path, len(MAGIC), sizes, np.array(index["crc32"], np.int64), names)
     return _Decoded(images, np.cumsum(good) - 1, bad)
 
 
-def _build(path: Path, key: str, pixels: Pixels, resize: Resize, what: str, quiet: bool) -> None:
+def _build(path: Path, key: str, decoder: "_Decoder", what: str, quiet: bool) -> None:
     """Decode everything into the file, one window of images in memory at a time."""
-    for leftover in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
-        if time.time() - leftover.stat().st_mtime > DAY:
-            leftover.unlink(missing_ok=True)
     sizes: list[tuple[int, ...]] = []
+    checksums: list[int] = []
     bad: list[tuple[int, str]] = []
     with (
         replacing(path) as file,
         ThreadPoolExecutor(WORKERS) as pool,
-        ProgressBar(what, len(pixels), quiet=quiet) as bar,
+        ProgressBar(what, len(decoder.pixels), quiet=quiet) as bar,
     ):
         file.write(MAGIC)
-        for row, image in enumerate(_images(pool, pixels, resize)):
+        for row, image in enumerate(_images(pool, decoder)):
             if isinstance(image, str):
                 bad.append((row, image))
             else:
                 sizes.append(image.shape[:2])
+                checksums.append(zlib.crc32(image.data))
                 file.write(image.data)
             bar.advance()
         if not sizes:
-            raise DataError(f"None of {len(pixels)} images can be decoded (the first: {bad[0][1]}).")
-        index = json.dumps({"key": key, "sizes": sizes, "bad": bad}).encode()
+            raise DataError(f"None of {len(decoder.pixels)} images can be decoded (the first: {bad[0][1]}).")
+        index = json.dumps({"key": key, "sizes": sizes, "crc32": checksums, "bad": bad}).encode()
         file.write(index + TRAILER.pack(len(index), hashlib.sha256(index).digest()))
 
 
-def _images(pool: ThreadPoolExecutor, pixels: Pixels, resize: Resize) -> Iterator[Bytes | str]:
+def _images(pool: ThreadPoolExecutor, decoder: "_Decoder") -> Iterator[Bytes | str]:
     """Every image in order, or what is wrong with it; Pillow releases the GIL while it decodes."""
-
-    def task(rows: range) -> list[Bytes | str]:
-        return [_image(pixels, row, resize) for row in rows]
-
+    total = len(decoder.pixels)
     waiting: deque[Future[list[Bytes | str]]] = deque()
-    for start in range(0, len(pixels), CHUNK):
-        waiting.append(pool.submit(task, range(start, min(start + CHUNK, len(pixels)))))
+    for start in range(0, total, CHUNK):
+        waiting.append(pool.submit(lambda rows: [*map(decoder, rows)], range(start, min(start + CHUNK, total))))
         if len(waiting) > 2 * WORKERS:
             yield from waiting.popleft().result()
     while waiting:
         yield from waiting.popleft().result()
 
 
-def _image(pixels: Pixels, row: int, resize: Resize) -> Bytes | str:
-    try:
-        image = Image.fromarray(pixels.read(np.array([row]))[0])
-        return np.ascontiguousarray(resize.apply(image, pixels.name(row)))
-    except BadImageError as error:
-        return str(error)
+@dataclass(frozen=True)
+class _Decoder:
+    """One image of a pixel store as it is kept, or what is wrong with it."""
+
+    pixels: Pixels
+    resize: Resize
+    whole: bool  # also of a long image
+
+    def __call__(self, row: int) -> Bytes | str:
+        try:
+            return np.ascontiguousarray(self._central(self._resized(row)))
+        except BadImageError as error:
+            return str(error)
+
+    def _resized(self, row: int) -> Bytes:
+        if isinstance(self.pixels, FilePixels) and self.pixels.resize == AS_IT_IS:  # without a copy at full size
+            return decode(self.pixels.root / self.pixels.paths[row], self.resize, self.whole)
+        image = Image.fromarray(self.pixels.read(np.array([row]))[0])
+        return np.asarray(self.resize.apply(image, self.pixels.name(row), self.whole))
+
+    def _central(self, image: Bytes) -> Bytes:
+        """Of an image that is kept at its own size."""
+        if self.whole or self.resize.size is not None:
+            return image
+        short = min(image.shape[:2])
+        top, left = (cut(length, short) for length in image.shape[:2])
+        return image[top : image.shape[0] - top, left : image.shape[1] - left]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 MAX_SCANS = 30  # of a progressive JPEG; encoders write about ten, and each costs a pass over all pixels
+MAX_SCANNED_PIXELS = 640_000_000  # over all scans: twelve of 53 megapixels, or 30 of 21
 
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # SOF0 to SOF15; the others are tables

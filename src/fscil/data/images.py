@@ -14,10 +14,12 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from fscil.data.image_headers import MAX_SCANS, scan_count
+from fscil.data.image_headers import MAX_SCANNED_PIXELS, MAX_SCANS, image_size, scan_count
+from fscil.data.upright import MAX_DECODE_BYTES, decode_bytes, upright_rgb
 from fscil.errors import BadImageError, DataError, HugeImageError, UnsupportedImageError
+from fscil.runtime.regular_files import read_regular
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int64]
@@ -28,17 +30,23 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 HEIC_SUFFIXES = (".heic", ".heif")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 HEIC_ADVICE = "HEIC photos need an extra. Run: pip install 'fscil[heic]'"
+MAX_ASPECT = 4  # of a longer image only the central part is stretched to a given short side
+MAX_FILE_BYTES = 2**30  # of an image file
 
 
 @dataclass(frozen=True)
 class Resize:
-    """How a decoded image is stored: unchanged (None), with this short side, or at exactly (height, width)."""
+    """How a decoded image is stored: unchanged (None), with this short side, or at exactly (height, width).
+
+    With a short side, an image longer than MAX_ASPECT times that is cut to its central part: what is evaluated is the
+    central square, and the whole of a strip of 1 x 1000 pixels would be stretched to 256 x 256,000.
+    """
 
     size: int | tuple[int, int] | None = None
     interpolation: Interpolation = "bilinear"
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """The stored (height, width) of an image that was decoded at height x width."""
+        """The (height, width) to which the whole of an image of height x width is resized."""
         if self.size is None:
             return height, width
         if isinstance(self.size, int):
@@ -46,28 +54,59 @@ class Resize:
             return max(1, self.size * height // short), max(1, self.size * width // short)
         return self.size
 
-    def apply(self, image: Image.Image, name: str = "the image") -> Image.Image:
-        """The image at its stored size; a HugeImageError with its name where that is too large."""
+    def apply(self, image: Image.Image, name: str = "the image", whole: bool = False) -> Image.Image:
+        """The image at its stored size; with `whole` also of a long one all of it.
+
+        Raises a HugeImageError with its name where the result is too large.
+        """
         height, width = self.target(image.height, image.width)
-        if (height, width) == (image.height, image.width):
+        top = left = 0
+        if isinstance(self.size, int) and not whole:
+            top, left = cut(height, self.size), cut(width, self.size)
+        if (height, width) == (image.height, image.width) and not top and not left:
             return image
-        _refuse_bomb(height, width, name)  # a thin strip grows huge when its short side is stretched
-        return image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+        rows, columns = image.height / height, image.width / width
+        # The filters use pixels beyond the box as well, so the central part is the same as if all had been resized.
+        bottom = (height - top) * rows if top else image.height
+        right = (width - left) * columns if left else image.width
+        height, width = height - 2 * top, width - 2 * left
+        _refuse_bomb(height, width, name)
+        method = Image.Resampling[self.interpolation.upper()]
+        return image.resize((width, height), method, (left * columns, top * rows, right, bottom))
+
+
+def cut(length: int, short: int) -> int:
+    """How many pixels are cut off at either end; equally many, so that the centre stays in place."""
+    return max(0, (length - MAX_ASPECT * short) // 2)
 
 
 AS_IT_IS = Resize()
 
 
-def decode(file: Path | BinaryIO, resize: Resize = AS_IT_IS) -> Bytes:
-    """(height, width, 3) of the first frame, upright by its EXIF tag, on white where it is transparent."""
-    if not isinstance(file, Path):
-        return _decode(file, "the image", resize)
+def decode(file: Path | BinaryIO, resize: Resize = AS_IT_IS, whole: bool = False) -> Bytes:
+    """(height, width, 3) of the first frame, upright by its EXIF tag, on white where it is transparent.
+
+    whole: as in `Resize.apply`.
+    """
+    return np.asarray(resize.apply(decoded_image(file), _name(file), whole))
+
+
+def decoded_image(file: Path | BinaryIO) -> Image.Image:
+    """The same as a Pillow image, at full size: an array of a large photo would be another hundreds of megabytes."""
+    stream = BytesIO(_read_image(file)) if isinstance(file, Path) else file
+    return _decode(stream, _name(file))
+
+
+def _name(file: Path | BinaryIO) -> str:
+    return str(file) if isinstance(file, Path) else "the image"
+
+
+def _read_image(file: Path) -> bytes:
+    """Read apart from decoding: a failing disk must not be reported as a damaged image."""
     try:
-        # Read apart from decoding: a failing disk must not be reported as a damaged image.
-        content = file.read_bytes()
+        return read_regular(file, MAX_FILE_BYTES)
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
-    return _decode(BytesIO(content), str(file), resize)
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
 
 
 def reads_heic() -> bool:
@@ -89,12 +128,17 @@ def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
     return ("HEIF",)
 
 
-def _decode(stream: BinaryIO, name: str, resize: Resize) -> Bytes:
+def _decode(stream: BinaryIO, name: str) -> Image.Image:
     formats = _formats(stream, name)
     _refuse_many_scans(stream, name)
     with image_errors(name), Image.open(stream, formats=formats) as image:
         _refuse_bomb(image.height, image.width, name)  # Pillow itself only warns up to twice its limit
-        return np.asarray(resize.apply(upright_rgb(image), name))
+        if decode_bytes(image) > MAX_DECODE_BYTES:
+            raise HugeImageError(
+                f"{name}: too large ({image.width} x {image.height} pixels of this kind take more than "
+                f"{MAX_DECODE_BYTES >> 20} MiB)"
+            )
+        return upright_rgb(image)
 
 
 def _refuse_many_scans(stream: BinaryIO, name: str) -> None:
@@ -102,8 +146,10 @@ def _refuse_many_scans(stream: BinaryIO, name: str) -> None:
     start = stream.tell()
     content = stream.read()
     stream.seek(start)
-    if scan_count(content) > MAX_SCANS:
-        raise HugeImageError(f"{name}: more than {MAX_SCANS} scans. Save the photo again with another program.")
+    scans = scan_count(content)
+    height, width = image_size(content) or (0, 0)
+    if scans > MAX_SCANS or scans * height * width > MAX_SCANNED_PIXELS:
+        raise HugeImageError(f"{name}: too many scans for its size. Save the photo again with another program.")
 
 
 @contextmanager
@@ -125,23 +171,6 @@ def _refuse_bomb(height: int, width: int, name: str) -> None:
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
         raise HugeImageError(f"{name}: too large ({width} x {height} is more than {limit} pixels)")
-
-
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF tag says, in three channels, on white where it is transparent."""
-    image.load()  # in a PNG the tag may come after the pixels
-    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        image = ImageOps.exif_transpose(image)
-    if image.mode == "RGB" and not image.has_transparency_data:
-        return image  # not a copy: a large photo takes hundreds of megabytes
-    if image.mode.startswith("I"):  # 16-bit grayscale: Pillow's own conversion clips instead of scaling
-        wide = np.asarray(image, np.float64)
-        return Image.fromarray((wide / 257.0 + 0.5).clip(0, 255).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
 
 
 class Pixels(Protocol):

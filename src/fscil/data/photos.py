@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fscil.data.folder import LAYOUT, images_in, parts, walk
-from fscil.data.images import AS_IT_IS, HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decode, image_errors, upright_rgb
+from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decoded_image, image_errors
+from fscil.data.upright import bands, upright_rgb
 from fscil.errors import BadImageError, DataError
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
@@ -34,28 +35,34 @@ class LoadedPhoto:
 
 def load(source: Source, resize: Resize) -> LoadedPhoto:
     """Decode a photo. The digest is of the upright picture at full size: the same under any `resize`."""
-    full = pixels(source, AS_IT_IS)
-    image = resize.apply(Image.fromarray(full), name_of(source))
-    digest = hashlib.sha256(f"{full.shape[0]}x{full.shape[1]};".encode())
-    digest.update(np.ascontiguousarray(full).data)
-    return LoadedPhoto(np.asarray(image), digest.hexdigest(), name_of(source), _thumbnail(image))
+    full, name = _image(source), name_of(source)
+    small = resize.apply(full, name)
+    digest = hashlib.sha256(f"{full.height}x{full.width};".encode())
+    for _, band in bands(full):
+        digest.update(np.asarray(band).data)
+    return LoadedPhoto(np.asarray(small), digest.hexdigest(), name, _thumbnail(small))
 
 
 def pixels(source: Source, resize: Resize) -> Bytes:
     """(h, w, 3) uint8, without digest and thumbnail: all that a prediction needs."""
+    return np.asarray(resize.apply(_image(source), name_of(source)))
+
+
+def _image(source: Source) -> Image.Image:
+    """Decoded, upright, in three channels."""
     if isinstance(source, bytes):
-        return decode(BytesIO(source), resize)
+        return decoded_image(BytesIO(source))
     if isinstance(source, Image.Image):
         with image_errors(name_of(source)):  # Pillow reads a file only when its pixels are wanted
-            return np.asarray(resize.apply(upright_rgb(source), name_of(source)))
+            return upright_rgb(source)
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             raise BadImageError(
                 f"an array of {source.dtype} with shape {source.shape} is no image: expected is uint8 of "
                 f"(height, width, 3), red first."
             )
-        return np.asarray(resize.apply(Image.fromarray(source), name_of(source)))
-    return decode(Path(source).expanduser(), resize)
+        return Image.fromarray(source)
+    return decoded_image(Path(source).expanduser())
 
 
 def name_of(source: Source) -> str:

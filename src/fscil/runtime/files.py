@@ -1,25 +1,31 @@
-"""How results are written: files that are replaced atomically, and tensors with a checksum.
+"""How results are written and read: files that are replaced atomically, and tensors and JSON with a checksum.
 
 A file is written under a temporary name, flushed to the disk, then put in place, so that a crash, a full disk or Ctrl-C
 leaves the old one untouched. Tensors are safetensors, everything else is JSON or plain text; nothing is pickled.
+Files are read by `fscil.runtime.regular_files`, because a folder may come from anybody.
 """
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fscil.errors import StoreError
+from fscil.errors import FscilWarning, StoreError
+from fscil.runtime.regular_files import claim, open_regular, read_regular, remove_stale
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA = 1
+MAX_TEXT_BYTES = 2**28  # of a JSON file
+CHECKSUM, KIND = "checksum", "sha256:"
 
 
 @contextmanager
@@ -27,15 +33,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A binary file that replaces path when the block ends, and is removed where it raises."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(path.parent, f".{glob.escape(path.name)}.*.part")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:
         raise cannot_write(path, error) from error
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
+            claim(handle)
             yield file
             file.flush()
             os.fsync(file.fileno())
+            os.utime(temporary)  # once closed it is no longer claimed, but new
         # mkstemp makes files private; a run folder follows the user's umask.
         umask = os.umask(0)
         os.umask(umask)
@@ -83,30 +92,81 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, follow_links: bool = True) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_regular(path, MAX_TEXT_BYTES, follow_links))
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: cannot be read as JSON ({error}).") from error
 
 
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a checksum, which `without_checksum` checks and removes."""
+    return {**content, CHECKSUM: KIND + _checksum(content)}
+
+
+def without_checksum(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """None where the checksum is wrong. What was written without one is returned as it is.
+
+    The word sha256 is in the value, so that damage to the key is not taken for an old file.
+    """
+    plain = {key: value for key, value in content.items() if key != CHECKSUM}
+    has_one = CHECKSUM in content or any(isinstance(value, str) and value.startswith(KIND) for value in plain.values())
+    return None if has_one and content.get(CHECKSUM) != KIND + _checksum(plain) else plain
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits: against damage, not against forgery."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A JSON object with a checksum."""
+    write_json(path, with_checksum(content))
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """What write_checked_json wrote. Raises a StoreError if the file was changed since."""
+    content = read_json(path, follow_links=False)
+    plain = without_checksum(content) if isinstance(content, dict) else None
+    if plain is None:
+        raise wrong_checksum(path)
+    return plain
+
+
 def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """One line of a JSONL file; a line torn by a crash is skipped when it is read."""
+    """One line of a JSONL file, with a checksum; a line torn by a crash is skipped when it is read."""
+    line = json.dumps(with_checksum(content)) + "\n"
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(content) + "\n")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with open_regular(path, None, follow_links=False, flags=flags) as file:
+            file.write(line.encode())
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
+    """The lines that are whole; an FscilWarning says how many others there are, apart from a torn last one."""
+    try:
+        content = read_regular(path, MAX_TEXT_BYTES, follow_links=False)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    *lines, torn = content.decode("utf-8", "replace").split("\n")
+    found = [_json_line(line) for line in (*lines, torn)]
+    if damaged := found[:-1].count(None):
+        text = f"{path}: {damaged} of {len(lines)} lines are damaged and are left out."
+        warnings.warn(text, FscilWarning, stacklevel=3)
+    return [line for line in found if line is not None]
+
+
+def _json_line(line: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return without_checksum(content) if isinstance(content, dict) else None
 
 
 def digest_of_file(path: Path, algorithm: str = "sha256") -> str:
@@ -145,8 +205,9 @@ def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tens
     from safetensors import SafetensorError, safe_open
 
     try:
+        open_regular(path, None).close()
         if sha256 and digest_of_file(path) != sha256:
-            raise _wrong_checksum(path)
+            raise wrong_checksum(path)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
@@ -158,10 +219,10 @@ def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tens
     if schema.isdecimal() and int(schema) > SCHEMA:
         raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
     if not sha256 and header.get("sha256") != _digest(tensors, header):
-        raise _wrong_checksum(path)
+        raise wrong_checksum(path)
     about: dict[str, Any] = json.loads(header.get("about", "{}"))
     return tensors, about
 
 
-def _wrong_checksum(path: Path) -> StoreError:
+def wrong_checksum(path: Path) -> StoreError:
     return StoreError(f"{path}: its checksum is wrong: the file was damaged or changed. Restore it from a copy.")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fscil.errors import StoreError
 from fscil.runtime.files import cannot_write, read_json, write_json
+from fscil.runtime.regular_files import require_regular
 
 FILES = LOCK, SERVER, SERVER_INFO = ".lock", ".server", ".server.json"
 POLL = 0.01  # seconds between attempts to take a lock that is held
@@ -22,12 +23,14 @@ _served_here: set[tuple[int, Path]] = set()  # process and folder: a fork is ano
 def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold the exclusive lock of this file in the block. Without wait, False is yielded where it is held already.
 
-    Every call locks by itself: two threads of one process exclude each other as two processes do.
+    Every call locks by itself: two threads of one process exclude each other as two processes do. A link or a special
+    file is no lock: a StoreError.
     """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
+        require_regular(path)
         lock.acquire(poll_interval=POLL)
         held = True
     except Timeout:
@@ -85,6 +88,6 @@ def no_writer(folder: Path) -> Iterator[bool]:
 def _is_served(folder: Path) -> StoreError:
     who = ""
     with suppress(StoreError, LookupError, TypeError):
-        server = read_json(folder / SERVER_INFO)
+        server = read_json(folder / SERVER_INFO, follow_links=False)
         who = f" (pid {server['pid']}, since {server['since']})"
     return StoreError(f"{folder}: a server is using this model{who}. Do this through the server, or stop it first.")

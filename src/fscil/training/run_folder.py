@@ -8,8 +8,11 @@ best.safetensors         likewise, where the result is selected by validation
 weights.safetensors      the trained backbone
 head.safetensors         its classifier, if it was trained on the features and not on a projection
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
+
+run.json, every line of metrics.jsonl and, in its first line, config.toml have a checksum; older ones without load.
 """
 
+import hashlib
 import json
 import platform
 import sys
@@ -26,16 +29,22 @@ from fscil.runtime.files import (
     SCHEMA,
     append_json_line,
     load_tensors,
-    read_json,
+    read_checked_json,
     read_json_lines,
     save_tensors,
-    write_json,
+    with_checksum,
+    write_checked_json,
     write_text,
+    wrong_checksum,
 )
 from fscil.runtime.locks import LOCK, locked
+from fscil.runtime.regular_files import read_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MAX_CONFIG_BYTES = 2**24
+CONFIG_CHECKSUM = "# sha256 of what follows: "
 
 
 def machine() -> dict[str, Any]:
@@ -63,18 +72,34 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config, about: Mapping[str, Any]) -> "Run":
-        """A new run; a folder that holds anything else is left alone."""
+        """A new run; a folder that holds anything else is left alone, apart from what an unfinished `create` left."""
         run = cls(folder)
         if run._about.exists():
             raise StoreError(
                 f"{folder} already holds a run. Continue it with --resume, or choose another folder with --out."
             )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not run._is_unfinished():
             raise StoreError(f"{folder} exists and is not an empty folder. Choose another one with --out.")
-        write_text(run._config, to_toml(config))
+        run.replace_config(config)
         record = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "finished": False}
-        write_json(run._about, {**record, "command": " ".join(sys.argv[1:]), "machine": machine(), **about})
+        write_checked_json(run._about, {**record, "command": " ".join(sys.argv[1:]), "machine": machine(), **about})
         return run
+
+    def _is_unfinished(self) -> bool:
+        """Whether the folder is empty, or holds nothing but files of a `create` that was killed."""
+        try:
+            names = {path.name for path in self.folder.iterdir()}
+        except OSError:
+            return False
+        rest = {name for name in names if not (name.startswith(".") and name.endswith(".part"))} - {LOCK}
+        return not rest or (rest == {self._config.name} and self._has_own_config())
+
+    def _has_own_config(self) -> bool:
+        """Not a recipe that somebody put there."""
+        try:
+            return self._checked_config()
+        except StoreError:
+            return False
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -108,18 +133,33 @@ class Run:
         return self.folder / "head.safetensors"
 
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self._about)
-        return found
+        return read_checked_json(self._about)
 
     def note(self, **more: Any) -> None:
-        write_json(self._about, {**self.about(), **more})
+        write_checked_json(self._about, {**self.about(), **more})
 
     def replace_config(self, config: Config) -> None:
         """Replace the recipe by one whose sessions are resolved, so that later changes of the data do not matter."""
-        write_text(self._config, to_toml(config))
+        text = to_toml(config)
+        digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+        write_text(self._config, f"{CONFIG_CHECKSUM}{digest}\n{text}")
 
     def config(self) -> Config:
+        self._checked_config()
         return load_recipe(self._config)
+
+    def _checked_config(self) -> bool:
+        """Whether config.toml has a checksum. Raises a StoreError if it is wrong."""
+        try:
+            content = read_regular(self._config, MAX_CONFIG_BYTES, follow_links=False)
+        except OSError as error:
+            raise StoreError(f"{self._config}: cannot be read ({error.strerror or error}).") from error
+        if not content.startswith(b"#"):  # TOML is written without comments
+            return False
+        first, _, text = content.partition(b"\n")
+        if first.decode(errors="replace") != CONFIG_CHECKSUM + hashlib.sha256(text).hexdigest():
+            raise wrong_checksum(self._config)
+        return True
 
     @property
     def finished(self) -> bool:
@@ -167,7 +207,7 @@ class Run:
     def rewind(self, step: int) -> None:
         """Remove what was logged after this step: these steps will be repeated, and logged again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
-        write_text(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self._metrics, "".join(json.dumps(with_checksum(line)) + "\n" for line in kept))
 
     @contextmanager
     def board(self, done: int) -> Iterator[Any]:
