@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fscil.config import load_recipe
+from fscil.config import load_recipe, override
 from fscil.data.images import ArrayPixels, Dataset, Images
 from fscil.errors import ConfigError, DataError, ProtocolError, StoreError
 from fscil.experiments import run as experiments
@@ -298,8 +298,7 @@ def test_weights_that_were_changed_are_not_used(run, images):
 
 
 def test_weights_of_another_architecture_are_not_used(run, images):
-    config = run.folder / "config.toml"
-    config.write_text(config.read_text(encoding="utf-8").replace("width = 2", "width = 3"), encoding="utf-8")
+    run.replace_config(override(run.config(), ["model.width=3"]))
     with pytest.raises(StoreError, match=r"weights\.safetensors is of another architecture"):
         experiments.evaluate(run, images, CPU)
 
