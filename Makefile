@@ -1,11 +1,12 @@
-# make demo: the main job on the embedded data set.  make test: lint, types and tests.  All set up .venv by themselves.
+# make demo: the main job on the embedded data set.  make test: lint, types and tests.  make test-fast: the quick tests, no browser
+# and no training, in a minute or so.  All set up .venv by themselves.
 # make bench: speed beside programs that do the same, 15 minutes.  make bench-long DATA=DIR: also the time to accuracy on
 # CIFAR-100, and how cost grows.  Nothing else should run meanwhile.  make coverage: the tests, and which lines they miss.
 PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Two test processes of one thread each: threads of two processes would wait for each other.
-.PHONY: demo test coverage lint bench bench-long clean
+.PHONY: demo test test-fast coverage lint bench bench-long clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
@@ -13,7 +14,11 @@ demo: .venv/demo.stamp
 test: .venv/test.stamp lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile
 
-# Apart, because to watch every line costs half as much time again.
+# SLOW in tests/conftest.py lists what is left out.
+test-fast: .venv/test.stamp
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+# Separate, because tracing every line takes half as much time again.
 coverage: .venv/test.stamp
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 

@@ -9,6 +9,21 @@ from hypothesis import settings
 settings.register_profile("fscil", deadline=None, derandomize=True)
 settings.load_profile("fscil")
 
+# What `make test-fast` leaves out, by path: files that train, start a browser or many processes, or take long.
+SLOW = (
+    *("cli/", "crash/", "e2e/", "methods/", "test_benchmarks.py", "test_export.py"),
+    *("classifier/test_examples.py", "classifier/test_finetuning.py", "classifier/test_fitting.py"),
+    *("data/test_glyphs.py", "experiments/test_grid.py", "experiments/test_run.py", "gallery/test_choosing.py"),
+    *("report/test_page_of_a_grid.py", "serve/test_server.py"),
+    *("training/test_base_training.py", "training/test_checkpoints.py", "training/test_loop.py"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+            item.add_marker("slow")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def pixel_cache(tmp_path_factory):
