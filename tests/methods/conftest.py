@@ -1,6 +1,7 @@
-"""Short sessions for the systems that train on features, and few episodes: what a step does is what is tested."""
+"""Short sessions for the methods that train on features, and few episodes: what a step does is tested. Word vectors."""
 
 import pytest
+from word_systems import write
 
 from fscil.methods import cec, semantic_kd, synthesized
 
@@ -10,3 +11,9 @@ def short_sessions(monkeypatch):
     for module in (semantic_kd, synthesized):
         monkeypatch.setattr(module, "SESSION_STEPS", 10)
     monkeypatch.setattr(cec, "EPISODES", 1)
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory):
+    """A file of word vectors for all class names."""
+    return write(tmp_path_factory.mktemp("words") / "vectors.txt")

@@ -1,39 +1,21 @@
-"""Semantic-aware distillation against its formulas written out in loops, and what it may know of names."""
+"""Semantic-aware distillation against its formulas written out in loops."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from word_systems import BASE, DATA, TABLE, build_method, record_trainings, session, write
+from word_systems import BASE, DATA, TABLE, build_method, fitted_method, record_trainings, session
 
-from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import semantic_kd
 from fscil.methods.semantic_kd import SemanticKD, SemanticMapping, superclasses
 from fscil.methods.toolkit.distillation import distillation
 from fscil.methods.toolkit.train_on_features import standardised
 
-build = partial(build_method, SemanticKD)
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("words") / "vectors.txt")
-
-
-@pytest.fixture(scope="module")
-def state(words):
-    method = build(words)
-    method.fit_base(BASE, (2,))
-    return method.state()
-
 
 @pytest.fixture
-def fitted(words, state):
-    method = build(words)
-    method.load_state(state)
-    return method
+def fitted(words):
+    return fitted_method(SemanticKD, words)
 
 
 # The formulas
@@ -112,7 +94,7 @@ def cross_entropy(rows, labels):
 
 
 def test_the_base_loss_is_the_right_word_and_the_right_superclass(words):
-    method = build(words)
+    method = build_method(SemanticKD, words)
     trainings = record_trainings(method)
     method.fit_base(BASE, (2,))
     [(part, examples, loss)] = trainings
@@ -173,52 +155,19 @@ def test_only_the_mapping_goes_on_learning(fitted):
     assert moved == {"words", *(f"mapping.mapping.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias"))}
 
 
-def test_distillation_holds_the_old_answers(words, state, monkeypatch):
+def test_distillation_holds_the_old_answers(words, monkeypatch):
     moved = []
     for weight in (0.0, 10.0):
         monkeypatch.setattr(semantic_kd, "DISTILLATION", weight)
         monkeypatch.setattr(semantic_kd, "SESSION_RATE", 1e-3)
-        method = build(words)
-        method.load_state(state)
+        method = fitted_method(SemanticKD, words)
         before = method.scores(session(1))
         method.learn(session(1))
         moved.append(float(distillation(method.scores(session(1))[:, :6], before)))
     assert moved[1] < 0.5 * moved[0]
 
 
-def test_nothing_is_known_of_the_words_to_come(words, tmp_path):
-    """Other vectors for classes of the third session change nothing before it."""
-    other = TABLE.copy()
-    other[10:] = 7.0
-    first, second = build(words), build(write(tmp_path / "other.txt", other))
-    for method in (first, second):
-        method.fit_base(BASE, (2,))
-        method.learn(session(1))
-        method.learn(session(2))
-    assert torch.equal(first.scores(DATA.test), second.scores(DATA.test))
-    assert all(torch.equal(value, second.state()[name]) for name, value in first.state().items())
-    for method in (first, second):
-        method.learn(session(3))
-    assert not torch.equal(first.scores(DATA.test), second.scores(DATA.test))
-
-
 def test_word_vectors_are_its_memory(fitted):
     assert (fitted.memory().images, fitted.memory().floats) == (0, 6 * 5)
     fitted.learn(session(1))
     assert (fitted.memory().images, fitted.memory().floats) == (0, 8 * 5)
-
-
-def test_a_recipe_without_word_vectors_is_refused_before_any_training():
-    with pytest.raises(ConfigError, match="Semantic-aware KD needs word vectors"):
-        build("")
-
-
-def test_a_class_without_a_word_vector_is_named(tmp_path):
-    with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
-        build(write(tmp_path / "short.txt", TABLE[:10]))
-
-
-def test_a_state_is_not_taken_under_other_word_vectors(state, tmp_path):
-    other = build(write(tmp_path / "other.txt", TABLE[:, ::-1]))
-    with pytest.raises(StoreError, match="word vectors are not those"):
-        other.load_state(state)

@@ -1,40 +1,22 @@
 """Synthesized features against their formulas written out in loops: subspaces, autoencoder, a session."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from word_systems import BASE, DATA, TABLE, build_method, record_trainings, session, write
+from word_systems import DATA, TABLE, fitted_method, record_trainings, session
 
-from fscil.errors import ConfigError, DataError, StoreError
 from fscil.methods import synthesized
 from fscil.methods.synthesized import LATENT, RANK, SHARPNESS, SUBSPACES, MixtureOfSubspaces, Synthesized, Synthesizer
 from fscil.methods.toolkit.distillation import distillation
 from fscil.methods.toolkit.train_on_features import Schedule, generator_of, standardised, train_on_features
 from helpers import CONTEXT
 
-build = partial(build_method, Synthesized)
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("words") / "vectors.txt")
-
-
-@pytest.fixture(scope="module")
-def state(words):
-    method = build(words)
-    method.fit_base(BASE, (2,))
-    return method.state()
-
 
 @pytest.fixture
-def fitted(words, state):
-    method = build(words)
-    method.load_state(state)
-    return method
+def fitted(words):
+    return fitted_method(Synthesized, words)
 
 
 def unit(vector):
@@ -223,22 +205,6 @@ def test_backbone_and_subspaces_stay_as_they_are(fitted):
             assert not torch.equal(before[name], after[name])
 
 
-def test_nothing_is_known_of_the_words_to_come(words, tmp_path):
-    """Other vectors for classes of the third session change nothing before it."""
-    other = TABLE.copy()
-    other[10:] = 7.0
-    first, second = build(words), build(write(tmp_path / "other.txt", other))
-    for method in (first, second):
-        method.fit_base(BASE, (2,))
-        method.learn(session(1))
-        method.learn(session(2))
-    assert torch.equal(first.scores(DATA.test), second.scores(DATA.test))
-    assert all(torch.equal(value, second.state()[name]) for name, value in first.state().items())
-    for method in (first, second):
-        method.learn(session(3))
-    assert not torch.equal(first.scores(DATA.test), second.scores(DATA.test))
-
-
 def test_what_stands_for_old_data_is_its_memory(fitted):
     width, rank = fitted.network.backbone.feature_dim, min(RANK, fitted.network.backbone.feature_dim // 4)
     subspaces = SUBSPACES * (width + width * rank) + 1
@@ -246,16 +212,3 @@ def test_what_stands_for_old_data_is_its_memory(fitted):
     assert (fitted.memory().images, fitted.memory().floats) == (0, 6 * 5 + subspaces + maker)
     fitted.learn(session(1))
     assert (fitted.memory().images, fitted.memory().floats) == (0, 8 * 5 + subspaces + maker)
-
-
-def test_a_recipe_without_word_vectors_is_refused_before_any_training(tmp_path):
-    with pytest.raises(ConfigError, match="Synthesized features needs word vectors"):
-        build("")
-    with pytest.raises(DataError, match="no word vector for 2 of 12 classes: koala, lynx"):
-        build(write(tmp_path / "short.txt", TABLE[:10]))
-
-
-def test_a_state_is_not_taken_under_other_word_vectors(state, tmp_path):
-    other = build(write(tmp_path / "other.txt", TABLE[:, ::-1]))
-    with pytest.raises(StoreError, match="word vectors are not those"):
-        other.load_state(state)
