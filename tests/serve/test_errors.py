@@ -260,7 +260,7 @@ def test_a_photo_of_many_scans(client, path):
 
 def test_a_photo_that_takes_too_long(model):
     file = io.BytesIO()
-    Image.new("RGB", (8000, 8000)).save(file, "JPEG", progressive=True)
+    Image.new("RGB", (8000, 8000)).save(file, "JPEG")
     with process(model, limits={"decode_cpu_seconds": 0.1}) as server:
         answers = [server.client.post("/predict", files=form(content)) for content in (file.getvalue(), photo(0, 0))]
     assert "photo0.png: takes more than 0.1 CPU-seconds" in error(answers[0], 413)
