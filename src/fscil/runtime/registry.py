@@ -16,12 +16,13 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast, overload
 
 from fscil.errors import ConfigError, FscilError
 from fscil.runtime.text import did_you_mean
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -68,6 +69,18 @@ class Registry(Mapping[str, T], Generic[T]):
             module, _, attribute = found.partition(":")
             found = self._known[name] = getattr(import_module(module), attribute)
         return cast(T, found)
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> T | None: ...
+    @overload
+    def get(self, name: str, default: T, /) -> T: ...
+    @overload
+    def get(self, name: str, default: D, /) -> T | D: ...
+    def get(self, name: str, default: object = None, /) -> object:
+        """What the name stands for, or the default where it is not installed."""
+        if name not in self:
+            return default
+        return self[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._known or name in self._installed
