@@ -126,3 +126,17 @@ def test_normalise_channel_by_channel(shape):
     for channel in range(3):
         expected = (images.select(-3, channel) - mean[channel]) / std[channel]
         torch.testing.assert_close(found.select(-3, channel), expected)
+
+
+def test_a_batch_that_a_long_image_made_large_is_taken_in_parts():
+    """Each is what it is alone, and not all are floats at once."""
+    sizes = torch.tensor([[20, 30]] * 60 + [[1024, 20], [20, 1024]])
+    pixels = torch.zeros(len(sizes), 1024, 1024, 3, dtype=torch.uint8)
+    for image, (height, width) in zip(pixels, sizes.tolist(), strict=True):
+        image[:height, :width] = torch.randint(0, 256, (height, width, 3), generator=torch.manual_seed(width))
+    step = Preprocess(16, 18)
+    found = step(pixels, sizes)
+    for place in (0, 42, 43, 59, 60, 61):
+        height, width = sizes[place].tolist()
+        alone = step(pixels[place : place + 1, :height, :width], sizes[place : place + 1])[0]
+        torch.testing.assert_close(found[place], alone, rtol=0, atol=1e-5)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fscil.resample import Interpolation, crop_resize
 
+MAX_FLOATS = 2**27  # pixels of a batch that are floats at once: 512 MB
+
 STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -48,8 +50,14 @@ class Preprocess:
 
     def __call__(self, pixels: Tensor, sizes: Tensor) -> Tensor:
         """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (n, 3, crop, crop) float, ready for the network."""
-        images = crop_resize(pixels, sizes, self.boxes(sizes), self.crop, self.interpolation)
-        return normalise(images, self.mean, self.std)
+        boxes, count = self.boxes(sizes), max(1, len(pixels))
+        # A long image makes all of a batch as large, and they become floats: then fewer at a time.
+        step = max(1, MAX_FLOATS * count // max(1, pixels.numel()))
+        parts = [
+            crop_resize(pixels[part], sizes[part], boxes[part], self.crop, self.interpolation)
+            for part in (slice(start, start + step) for start in range(0, count, step))
+        ]
+        return normalise(torch.cat(parts) if len(parts) > 1 else parts[0], self.mean, self.std)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -6,11 +6,12 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 MAX_DECODE_BYTES = 2**29  # that decoding an image may take
-BAND_PIXELS = 2**22  # converted at once: a copy of a large photo takes hundreds of megabytes
+BAND_PIXELS = 2**20  # converted at once: a copy of a large photo takes hundreds of megabytes
 
 # Of Pillow's images; only these have less than four.
 BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 RGB_BYTES = 4
+BAND_BYTES = 2**24  # copies of a band
 # What decoders allocate beside the image: of a progressive JPEG all coefficients; WebP and HEIC whole frames.
 PROGRESSIVE_JPEG_BYTES, FRAME_BYTES = 6, 12
 
@@ -23,7 +24,7 @@ def decode_bytes(image: Image.Image) -> int:
     else:
         loading = own + (PROGRESSIVE_JPEG_BYTES if image.info.get("progressive") else 0)
     copies = image.mode != "RGB" or "transparency" in image.info
-    return image.width * image.height * max(loading, own + RGB_BYTES * copies)
+    return image.width * image.height * max(loading, own + RGB_BYTES * copies) + BAND_BYTES
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -54,6 +55,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(((wide + 128) // 257).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        white = Image.new("RGB", rgba.size, "white")
+        white.paste(rgba, mask=rgba)
+        return white
     return image.convert("RGB")
