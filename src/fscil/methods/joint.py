@@ -1,22 +1,32 @@
-"""Joint training: a new network trained on all data received so far. Not in the paper; an upper bound."""
+"""Joint training: a new network trained on all data received so far, the base classes with all their images.
+
+Trained plainly, as "Joint-CNN" in the study of Tao et al. (CVPR 2020), it names hardly any new class, because the base
+classes have a hundred times as many images. Balanced softmax (Ren et al., NeurIPS 2020) allows for these numbers in the
+loss, and the nearest class mean does not depend on them: that is an upper bound.
+"""
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory, images_in_training
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
 from fscil.methods.toolkit.growing_network import GrowingNetwork, NetworkMethod, check_numbers
 from fscil.protocol import Protocol
-from fscil.training.base_training import train_base_network
+from fscil.training.base_training import BaseNetwork, base_step, train_base_network
+from fscil.training.loop import Step
 
 
 class Joint(NetworkMethod):
     """Keeps every image. Trains when scores are asked for, so that sessions that are not judged cost nothing."""
 
-    title = "joint training (upper bound, not in the paper)"
+    title = "Joint-CNN (Tao et al.)"
     table_order = 0
     judged = "last"  # scores after a session take a training
     images_seen_note = "joint training counts the training anew for its last session too"
@@ -43,11 +53,19 @@ class Joint(NetworkMethod):
         return 1 + max(max(images.counts) for images in self.seen)
 
     def scores(self, images: Images) -> Tensor:
+        self._train()
+        return self.network.scores(images)
+
+    def _train(self) -> None:
+        """On all images received, unless that has been done since the last session."""
         if self.network.head.out_features < self._classes:
             recipe = self.base_recipe(self.config)
-            trained = train_base_network(recipe, joined(*self.seen), self.context)
+            trained = train_base_network(recipe, joined(*self.seen), self.context, make_step=self.joint_step)
             self.network = GrowingNetwork(recipe, trained, self.context)
-        return self.network.scores(images)
+
+    def joint_step(self, recipe: Config, network: BaseNetwork, classes: int) -> Step:
+        """The step of training on all images received."""
+        return base_step(recipe, network, classes)
 
     def memory(self) -> Memory:
         return Memory(images=sum(map(len, self.seen)))
@@ -58,3 +76,20 @@ class Joint(NetworkMethod):
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
         self.seen = [from_tensors(state)]
+
+
+class BalancedJoint(Joint):
+    """Balanced softmax in training, the nearest mean of all images received at test."""
+
+    title = "joint training, balanced (upper bound)"
+    table_order = 1
+
+    def joint_step(self, recipe: Config, network: BaseNetwork, classes: int) -> Step:
+        counts = np.bincount(np.concatenate([images.labels for images in self.seen]), minlength=classes)
+        return base_step(recipe, network, classes, torch.from_numpy(counts / counts.sum()).log().float())
+
+    def scores(self, images: Images) -> Tensor:
+        self._train()
+        features = torch.cat([F.normalize(self.network.features(part)) for part in self.seen])
+        labels = torch.from_numpy(np.concatenate([part.labels for part in self.seen]))
+        return cosine_scores(self.network.features(images), class_means(features, labels, self._classes))

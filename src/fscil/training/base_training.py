@@ -6,6 +6,7 @@ cosine classifier, the loss. Methods whose recipes agree can share one trained n
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from fscil.training.loop import Batch, Step, Trainer
 from fscil.training.run_folder import Run
 
 PLAIN_SCALE = 16.0  # of the cosines under plain cross-entropy
+
+StepFactory: TypeAlias = Callable[[Config, "BaseNetwork", int], Step]
 
 
 class BaseNetwork(nn.Module):
@@ -87,8 +90,11 @@ def pair_classes(recipe: Config, classes: int) -> PairClasses:
     return PairClasses(classes, recipe.mixing.pairs, recipe.train.seed)
 
 
-def base_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
-    """The loss of one batch: the mean over its views, each of which is passed forward and backward on its own."""
+def base_step(recipe: Config, network: BaseNetwork, classes: int, log_prior: Tensor | None = None) -> Step:
+    """The loss of one batch: the mean over its views, each of which is passed forward and backward on its own.
+
+    log_prior: (outputs,) of the classes, added to the logits: balanced softmax (Ren et al., NeurIPS 2020).
+    """
     mixing, loss = recipe.mixing, LOSSES[recipe.loss.kind]
     compiled = recipe.train.compile
     run = network if compiled == "off" else torch.compile(network, backend=compiled)
@@ -106,24 +112,32 @@ def base_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
         outputs = pairs.outputs if mixed else classes
         for view in views:
             scores = run(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float()
+            if log_prior is not None:
+                scores = scores + log_prior.to(scores.device) / scale  # the loss multiplies by the scale
             yield loss(scores, target, scale, margin) / len(views)
 
     return step
 
 
 def train_base_network(
-    recipe: Config, base: Images, context: Context, run: Run | None = None, network: BaseNetwork | None = None
+    recipe: Config,
+    base: Images,
+    context: Context,
+    run: Run | None = None,
+    network: BaseNetwork | None = None,
+    make_step: StepFactory = base_step,
 ) -> TrainedNetwork:
     """Train on the base images. With a run folder: from its checkpoint, if it has one, and the result is saved there.
 
-    network: the one to train, if it has been created already.
+    network: the one to train, if it has been created already. make_step: recipe, network and number of classes -> the
+    step of training.
     """
     classes = len(base.counts)
     network = network or new_base_network(recipe, classes, context)
     train, held_out = validation_split(recipe, base)
     validate = _validation(recipe, network.backbone, train, held_out, context) if held_out else None
     trainer = Trainer(recipe.train, context, run)
-    trainer.train(network, train, base_step(recipe, network, classes), validate)
+    trainer.train(network, train, make_step(recipe, network, classes), validate)
     trained = TrainedNetwork(network.backbone, None if recipe.model.projection else network.head)
     if run:
         run.note(seconds=round(trainer.seconds, 1))

@@ -1,0 +1,59 @@
+"""Balanced joint training: the loss allows for the numbers of images, and a class is the mean of all its images."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from naive import BASE, DATA, cosine, fitted, mean, session, unit
+
+from fscil.methods import METHODS
+from fscil.training.base_training import base_step, new_base_network
+from fscil.training.batches import Batches
+from fscil.training.build import preprocess_of
+from helpers import CONTEXT, part, small_config
+
+
+def test_balanced_softmax_weights_every_class_by_its_number_of_images():
+    """-log of n_y exp(s_y) / sum n_c exp(s_c)"""
+    recipe = METHODS["joint"].base_recipe(small_config("views.padding=0", "views.flip=0"))
+    images, counts = part([6, 2, 1], 0), [6, 2, 1]
+    network = new_base_network(recipe, 3, CONTEXT).eval()
+    prior = torch.tensor([math.log(count / 9) for count in counts])
+    batch = Batches(images, recipe.train, CONTEXT.device).of_images(np.arange(9), 0, 0.5)
+    (loss,) = base_step(recipe, network, 3, prior)(batch)
+    (unbalanced,) = base_step(recipe, network, 3)(batch)
+    assert unbalanced.item() != pytest.approx(loss.item())
+    found = []
+    with torch.no_grad():
+        scores = (16 * network(preprocess_of(recipe)(batch.pixels, batch.sizes))).double().tolist()
+    for row, label in zip(scores, batch.labels.tolist(), strict=True):
+        weights = [count * math.exp(value) for count, value in zip(counts, row, strict=True)]
+        found.append(-math.log(weights[label] / sum(weights)))
+    assert loss.item() == pytest.approx(mean(found), rel=1e-4)
+
+
+def test_classes_are_the_means_of_all_images_received():
+    method = fitted("joint_balanced")
+    new = session(1)
+    method.learn(new)
+    found = method.scores(DATA.test)
+    assert found.shape == (len(DATA.test), 8)
+    features = {id(part): method.network.features(part).tolist() for part in (BASE, new)}
+    means = []
+    for label in range(8):
+        part = BASE if label < 6 else new
+        own = [unit(features[id(part)][place]) for place in np.flatnonzero(part.labels == label)]
+        means.append([mean(column) for column in zip(*own, strict=True)])
+    expected = [[cosine(row, each) for each in means] for row in method.network.features(DATA.test).tolist()]
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_it_is_trained_otherwise_than_plain_joint_training():
+    plain, balanced = fitted("joint"), fitted("joint_balanced")
+    assert METHODS["joint_balanced"].base_recipe(plain.config) == METHODS["joint"].base_recipe(plain.config)
+    for method in (plain, balanced):
+        method.learn(session(1))
+        method.scores(BASE)
+    assert not torch.equal(plain.network.head.weight, balanced.network.head.weight)
+    assert METHODS["joint_balanced"].judged == "last"
