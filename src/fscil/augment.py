@@ -97,7 +97,7 @@ def with_border(pixels: Tensor, sizes: Tensor, boxes: Tensor) -> tuple[Tensor, T
 
     Pixels beyond the true size of an image must be black too.
     """
-    ends = boxes.unflatten(1, (2, 2))  # (n, 2, 2): x and y of two corners
+    ends = boxes.view(-1, 2, 2)  # x and y of two corners
     beyond = torch.maximum(-ends.amin(1), ends.amax(1) - sizes.flip(1)).amax()
     border = max(0, int(beyond.ceil()))
     padded = torch.nn.functional.pad(pixels, (0, 0, border, border, border, border))

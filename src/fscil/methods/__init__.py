@@ -5,15 +5,20 @@ in a single file by `METHODS.register`. docs/extending.md has an example of each
 """
 
 from fscil.methods.alice import Alice
+from fscil.methods.alice_plda import AlicePlda, NcmPlda
 from fscil.methods.base import Memory, Method
 from fscil.methods.cec import Cec
 from fscil.methods.eeil import EEIL
+from fscil.methods.fecam import FeCam
 from fscil.methods.finetune import FineTune
 from fscil.methods.icarl import ICarl
-from fscil.methods.joint import Joint
+from fscil.methods.joint import BalancedJoint, Joint
 from fscil.methods.lucir import Lucir
+from fscil.methods.ncm import BalancedNcm, Ncm
+from fscil.methods.ranpac import RanPac
 from fscil.methods.semantic_kd import SemanticKD
 from fscil.methods.synthesized import Synthesized
+from fscil.methods.teen import Teen
 from fscil.methods.topic import Topic
 from fscil.runtime.registry import Registry
 
@@ -31,6 +36,14 @@ METHODS: Registry[type[Method]] = Registry(
         "cec": Cec,
         "semantic_kd": SemanticKD,
         "synthesized": Synthesized,
+        "joint_balanced": BalancedJoint,
+        "ncm": Ncm,
+        "ncm_balanced": BalancedNcm,
+        "ncm_plda": NcmPlda,
+        "alice_plda": AlicePlda,
+        "teen": Teen,
+        "fecam": FeCam,
+        "ranpac": RanPac,
     },
 )
 

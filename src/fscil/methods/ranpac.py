@@ -40,14 +40,15 @@ class RanPac(FrozenFeatureMethod):
         width = min(WIDEN * dim, MAX_WIDTH)
         generator = torch.Generator().manual_seed(config.train.seed)
         self._layer = torch.randn(dim, width, generator=generator)
-        self.gram = torch.zeros(width, width)
-        self.sums = torch.zeros(0, width)  # (classes, width)
+        # In double precision: rounded to single, a Gram matrix is not positive definite with a small ridge.
+        self.gram = torch.zeros(width, width, dtype=torch.float64)
+        self.sums = torch.zeros(0, width, dtype=torch.float64)  # (classes, width)
         self.ridge = 1.0
         self._weights: Tensor | None = None  # (width, classes), until a session adds to the sums
 
     def _widened(self, images: Images) -> Tensor:
         """(n, d) -> (n, width)"""
-        return F.relu(self.features(images) @ self._layer)
+        return F.relu(self.features(images) @ self._layer).double()
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.gram, self.sums = torch.zeros_like(self.gram), self.sums[:0]
@@ -58,7 +59,7 @@ class RanPac(FrozenFeatureMethod):
         """The one with the smallest squared error on held-out base images."""
         features, labels = self._widened(base), torch.from_numpy(base.labels)
         held_out = torch.from_numpy(np.random.default_rng(self.config.train.seed).random(len(base)) < HELD_OUT)
-        targets = F.one_hot(labels, len(base.counts)).float()
+        targets = F.one_hot(labels, len(base.counts)).double()
         gram, sums = features[~held_out].T @ features[~held_out], features[~held_out].T @ targets[~held_out]
         errors = [
             (features[held_out] @ ridge_regression(gram, sums, ridge) - targets[held_out]).square().mean()
@@ -73,14 +74,14 @@ class RanPac(FrozenFeatureMethod):
     def _add(self, images: Images) -> None:
         features, first = self._widened(images), len(self.sums)
         self.gram = self.gram + features.T @ features
-        sums = torch.zeros(len(images.counts), features.shape[1])
+        sums = torch.zeros(len(images.counts), features.shape[1], dtype=torch.float64)
         self.sums = torch.cat([self.sums, sums.index_add_(0, torch.from_numpy(images.labels - first), features)])
         self._weights = None
 
     def scores(self, images: Images) -> Tensor:
         if self._weights is None:
             self._weights = ridge_regression(self.gram, self.sums.T, self.ridge)
-        return self._widened(images) @ self._weights
+        return (self._widened(images) @ self._weights).float()
 
     def memory(self) -> Memory:
         return Memory(floats=self.gram.numel() + self.sums.numel())
@@ -96,5 +97,5 @@ class RanPac(FrozenFeatureMethod):
 
 def ridge_regression(gram: Tensor, sums: Tensor, ridge: float) -> Tensor:
     """(M, M) Gram matrix, (M, C) sums of the features of each class -> (M, C) weights."""
-    regularised = gram.double() + ridge * torch.eye(len(gram), dtype=torch.float64)
-    return torch.cholesky_solve(sums.double(), torch.linalg.cholesky(regularised)).float()
+    regularised = gram + ridge * torch.eye(len(gram), dtype=gram.dtype)
+    return torch.cholesky_solve(sums, torch.linalg.cholesky(regularised))

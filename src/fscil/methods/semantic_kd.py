@@ -61,7 +61,7 @@ def superclasses(words: Tensor, seed: int) -> Tensor:
 class SemanticKD(WordMethod):
     """Keeps the word vectors of the classes it has seen, and no image."""
 
-    title = "Semantic-aware KD"
+    title = "Semantic-aware KD (in the spirit of)"
     table_order = 70
     mapping: SemanticMapping
 

@@ -109,7 +109,7 @@ def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 class Synthesized(WordMethod):
     """Keeps the word vectors of the classes it has seen, the subspaces and the synthesizer; no image, no feature."""
 
-    title = "Synthesized features"
+    title = "Synthesized features (in the spirit of)"
     table_order = 80
     subspaces: MixtureOfSubspaces
     mapping: nn.Sequential  # (n, d + k * rank) -> (n, word_dim)

@@ -1,0 +1,193 @@
+"""The rules on frozen features against their formulas: NCM, TEEN, FeCAM, RanPAC, the two-covariance rule."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from naive import BASE, DATA, cosine, fitted, mean, session, softmax
+from scipy.spatial.distance import mahalanobis
+from sklearn.linear_model import Ridge
+
+from fscil.errors import ProtocolError
+from fscil.gallery import balanced_means, class_means
+from fscil.gallery.two_covariance import TwoCovariance
+from fscil.methods import METHODS
+from fscil.methods.fecam import shrunk_correlation, tukey
+from fscil.methods.ranpac import ridge_regression
+from fscil.methods.teen import calibrated
+from helpers import part, small_config, untrained_method
+
+
+def means_of(method, images):
+    """{class: the mean of its features}"""
+    features = method.features(images).double().numpy()
+    return {label: features[images.labels == label].mean(0) for label in images.counts}
+
+
+def test_the_network_is_that_of_cross_entropy():
+    config = small_config()
+    plain = METHODS["finetune"].base_recipe(config)
+    for name in ("ncm", "ncm_balanced", "ncm_plda", "teen", "fecam", "ranpac"):
+        assert METHODS[name].base_recipe(config) == plain
+    assert METHODS["alice_plda"].base_recipe(config) == config
+
+
+@pytest.mark.parametrize("setting", ["all", "balanced"])
+def test_nearest_means_of_all_or_of_as_many_images(setting):
+    """Whatever the recipe says of prototypes."""
+    for name in ("ncm", "ncm_balanced"):
+        method = fitted(name, f"test.prototypes={setting}")
+        method.learn(session(1))
+        features, labels = method.features(BASE), torch.from_numpy(BASE.labels)
+        base = balanced_means(features, labels, 6, 2) if name == "ncm_balanced" else class_means(features, labels, 6)
+        prototypes = [*base.tolist(), *(row.tolist() for row in means_of(method, session(1)).values())]
+        expected = [[cosine(row, each) for each in prototypes] for row in method.features(DATA.test).tolist()]
+        np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-4)
+
+
+# TEEN
+
+
+def naive_calibrated(new, base, weight):
+    """(1 - a) p + a sum of softmax(16 cos(p, b)) b"""
+    found = []
+    for own in new:
+        weights = softmax([16 * cosine(own, each) for each in base])
+        resembled = [sum(w * b for w, b in zip(weights, column, strict=True)) for column in zip(*base, strict=True)]
+        found.append([(1 - weight) * p + weight * r for p, r in zip(own, resembled, strict=True)])
+    return found
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.5, 1.0])
+def test_teen_moves_means_towards_the_base_means_they_resemble(weight):
+    new, base = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)), torch.rand(4, 5)
+    expected = naive_calibrated(new.tolist(), base.tolist(), weight)
+    np.testing.assert_allclose(calibrated(new, base, weight).numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("data", "weight"), [("folder", 0.1), ("cub200", 0.5)])
+def test_teen_calibrates_by_the_base_classes_alone(data, weight):
+    method = fitted("teen", f"data.name={data}")
+    base, new = means_of(method, BASE), {}
+    for number in (1, 2):
+        method.learn(session(number))
+        new |= means_of(method, session(number))
+    rows = [row.tolist() for row in base.values()]
+    prototypes = [*rows, *naive_calibrated([row.tolist() for row in new.values()], rows, weight)]
+    expected = [[cosine(row, each) for each in prototypes] for row in method.features(DATA.test).tolist()]
+    np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-4)
+
+
+# FeCAM
+
+
+def naive_correlation(rows, shrinkage):
+    covariance = np.cov(np.asarray(rows), rowvar=False)
+    covariance = covariance + shrinkage * np.mean(np.diag(covariance)) * np.eye(len(covariance))
+    deviations = np.sqrt(np.diag(covariance))
+    return covariance / np.outer(deviations, deviations)
+
+
+def test_shrunk_correlation_against_numpy():
+    rows = np.random.default_rng(0).normal(size=(5, 8))
+    found = shrunk_correlation(torch.from_numpy(np.cov(rows, rowvar=False)), 3.0)
+    np.testing.assert_allclose(found.numpy(), naive_correlation(rows, 3.0), rtol=1e-9, atol=1e-12)
+
+
+def test_fecam_is_the_mahalanobis_distance_under_the_correlation_of_each_class():
+    method, new = fitted("fecam"), session(1)
+    method.learn(new)
+    everything = [(BASE, 1.0, range(6)), (new, 100.0, (6, 7))]
+    features = tukey(method.features(DATA.test)).numpy()
+    found = method.scores(DATA.test).numpy()
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1)
+    for images, shrinkage, classes in everything:
+        rows = tukey(method.features(images)).numpy()
+        for label in classes:
+            own = rows[images.labels == label]
+            inverse = np.linalg.inv(naive_correlation(own, shrinkage))
+            expected = [-(mahalanobis(row, own.mean(0), inverse) ** 2) for row in features]
+            np.testing.assert_allclose(found[:, label], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_class_with_one_image_has_the_covariance_of_the_base_classes():
+    method = fitted("fecam")
+    method.learn(session(1, shots=1))
+    assert torch.equal(method.factors[6], method.shared)
+    assert torch.equal(method.factors[7], method.shared)
+
+
+# RanPAC
+
+
+def test_ridge_regression_against_scikit_learn():
+    random = np.random.default_rng(0)
+    features, labels = random.normal(size=(40, 6)), random.integers(4, size=40)
+    targets = np.eye(4)[labels]
+    expected = Ridge(alpha=2.5, fit_intercept=False).fit(features, targets).coef_.T
+    x = torch.from_numpy(features)
+    found = ridge_regression(x.T @ x, x.T @ torch.from_numpy(targets), 2.5)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_ranpac_is_the_ridge_regression_of_all_data_seen():
+    method = fitted("ranpac")
+    for number in (1, 2):
+        method.learn(session(number))
+    layer = torch.randn(16, 128, generator=torch.Generator().manual_seed(0))  # 8 times as wide as the features
+
+    def widened(images):
+        return method.features(images).double().numpy() @ layer.double().numpy()
+
+    parts = [BASE, session(1), session(2)]
+    features = np.maximum(0, np.concatenate([widened(images) for images in parts]))
+    targets = np.eye(10)[np.concatenate([images.labels for images in parts])]
+    ridge = Ridge(alpha=method.ridge, fit_intercept=False, solver="cholesky").fit(features, targets)
+    expected = ridge.predict(np.maximum(0, widened(DATA.test)))
+    np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-3)
+    assert method.ridge in [10.0**power for power in range(-4, 9)]
+
+
+# The two-covariance rule
+
+
+def test_scores_are_log_likelihood_ratios_of_gaussians():
+    """Given n photos of a class with the mean m: N(x; nB/(nB+W) m, W + B/(nB+W)) over N(x; 0, W + B), where W is 1."""
+    method = fitted("alice_plda")
+    method.learn(session(1))
+    model, psi = method.model, method.model.psi.tolist()
+    mapped = model.transform(method.features(DATA.test)).double().tolist()
+    photos = {label: [] for label in range(8)}
+    for images in (BASE, session(1)):
+        for row, label in zip(model.transform(method.features(images)).double().tolist(), images.labels, strict=True):
+            photos[int(label)].append(row)
+
+    def log_density(x, centre, variance):
+        return -0.5 * (math.log(2 * math.pi * variance) + (x - centre) ** 2 / variance)
+
+    found = method.scores(DATA.test)
+    for n, query in enumerate(mapped[:5]):
+        for label, rows in photos.items():
+            count, total = len(rows) / (1 + model.correlation * (len(rows) - 1)), 0.0
+            for k, p in enumerate(psi):
+                centre = count * p / (count * p + 1) * mean(row[k] for row in rows)
+                total += log_density(query[k], centre, 1 + p / (count * p + 1)) - log_density(query[k], 0.0, 1 + p)
+            assert float(found[n, label]) == pytest.approx(total, rel=1e-2, abs=1e-2)
+
+
+def test_a_class_is_a_sum_and_a_count():
+    method = fitted("ncm_plda")
+    before = method.memory().floats
+    method.learn(session(1))
+    assert method.counts.tolist() == [8] * 6 + [2] * 2
+    assert method.memory().floats == before + 2 * len(method.model.psi)
+    assert method.memory().images == 0
+    assert method.alternatives(DATA.test) == {}
+    assert isinstance(method.model, TwoCovariance)
+
+
+def test_one_base_class_is_too_few_for_two_covariances():
+    method = untrained_method("alice_plda", small_config(), 1)
+    with pytest.raises(ProtocolError, match="two base classes"):
+        method.fit_base(part([6], 0), (2,))
