@@ -90,6 +90,8 @@ class BalancedJoint(Joint):
 
     def scores(self, images: Images) -> Tensor:
         self._train()
-        features = torch.cat([F.normalize(self.network.features(part)) for part in self.seen])
-        labels = torch.from_numpy(np.concatenate([part.labels for part in self.seen]))
+        # In one part, as in a state: the last bit of a feature may depend on the batch in which it is computed.
+        everything = self.seen[0] if len(self.seen) == 1 else joined(*self.seen)
+        self.seen = [everything]
+        features, labels = F.normalize(self.network.features(everything)), torch.from_numpy(everything.labels)
         return cosine_scores(self.network.features(images), class_means(features, labels, self._classes))

@@ -84,7 +84,7 @@ class RanPac(FrozenFeatureMethod):
         return (self._widened(images) @ self._weights).float()
 
     def memory(self) -> Memory:
-        return Memory(floats=self.gram.numel() + self.sums.numel())
+        return Memory(floats=self.gram.numel() + self.sums.numel() + 1)  # and the ridge
 
     def own_state(self) -> dict[str, Tensor]:
         """gram, sums, ridge"""
