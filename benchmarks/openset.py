@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from fscil.features import FeatureCache
-from fscil.gallery import balanced_indices, class_means, cosine_scores
+from fscil.gallery import balanced_indices, class_means, cosine_scores, leave_one_class_out
 from fscil.methods import METHODS
 from fscil.metrics import OpenSet, open_set
-from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, leave_one_class_out, threshold_at
+from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, threshold_at
 from fscil.protocol import Protocol
 from fscil.runtime.allocator import tune_allocator
 from fscil.training.base_training import load_base_network

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fscil import openset
 from fscil.errors import ConfigError, DataError
+from fscil.gallery import leave_one_class_out, leave_one_out
 from fscil.metrics import auroc
-from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, leave_one_class_out, threshold_at
+from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, threshold_at
 from fscil.runtime import memory
 
 ORACLES = {
@@ -164,7 +164,7 @@ def test_a_large_gallery_is_compared_in_parts(monkeypatch):
 def test_of_a_very_large_gallery_some_photos_are_enough(monkeypatch):
     features, labels = photos(9, [4] * 9)
     known, unknown = leave_one_class_out(features, labels, "cosine")
-    monkeypatch.setattr(openset, "MAX_PHOTOS", 8)
+    monkeypatch.setattr(leave_one_out, "MAX_PHOTOS", 8)
     some_known, some_unknown = leave_one_class_out(features, labels, "cosine")
     rows = [0, 5, 10, 15, 20, 25, 30, 35]  # from the first to the last
     torch.testing.assert_close(some_known, known[rows])

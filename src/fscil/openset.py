@@ -1,7 +1,7 @@
 """Open-set recognition: scores for whether an image belongs to any class of the gallery, and thresholds for them.
 
-A score is high for images of known classes. All are functions of the cosines to the class means alone, so nothing has
-to be updated when classes are enrolled or forgotten.
+A score is high for images of known classes. All are functions of the scores of the classes alone (of SCORES: the
+cosines to their means), so nothing has to be updated when classes are enrolled or forgotten.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fscil.errors import ConfigError, DataError
-from fscil.runtime.memory import rows_per_chunk
 
 SCALE = 16.0  # of the cosines in softmax and energy
 NEIGHBOURS = 10  # classes after the nearest one, with which it is compared
-MAX_PHOTOS = 20_000  # of a gallery that are scored: enough to set a threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +32,12 @@ class Evidence:
 # With a single class there is none to compare with: every score is then its cosine, or increases with it.
 
 
-def cosine(seen: Evidence) -> Tensor:
-    """(n,) nearness of the nearest class: the maximum logit (Vaze et al., 2022) of a nearest-mean classifier."""
+def largest(seen: Evidence) -> Tensor:
+    """(n,) score of the nearest class: the maximum logit (Vaze et al., 2022) of a nearest-mean classifier."""
     return seen.best[:, 0]
+
+
+cosine = largest
 
 
 def margin(seen: Evidence) -> Tensor:
@@ -93,7 +93,7 @@ class Calibration:
     Attributes
     ----------
     score : str
-        A key of SCORES.
+        A key of SCORES, or "log_ratio" under the two-covariance rule.
     threshold : float
         The smallest score that is accepted.
     false_accept : float
@@ -130,34 +130,3 @@ def threshold_at(unknown_scores: Tensor, false_accept: float) -> float:
     allowed = min(int(false_accept * len(falling) + 1e-9), len(falling) - 1)  # in floating point 0.29 * 100 is below 29
     # In the scores' own precision: a step of float64 would vanish where a float32 score is compared with it.
     return float(torch.nextafter(falling[allowed], torch.full_like(falling[allowed], torch.inf)))
-
-
-def leave_one_class_out(features: Tensor, labels: Tensor, score: str) -> tuple[Tensor, Tensor]:
-    """Known and unknown scores of a gallery's own photos. features: (N, d); labels: (N,) any numbers.
-
-    Unknown: every photo against the gallery without its class. Known: against the gallery in which its class is made of
-    its other photos; a class with one photo gives none. Of a gallery with more than MAX_PHOTOS, that many, evenly
-    chosen.
-    """
-    names, labels = torch.unique(labels, return_inverse=True)
-    if len(names) < 2:
-        raise DataError(
-            f"leaving one class out needs at least two classes, not {len(names)}. Enroll more, or calibrate with "
-            f"images that show none of the classes."
-        )
-    counts = torch.bincount(labels)
-    sums = torch.zeros(len(names), features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double())
-    prototypes = F.normalize(sums, dim=1).to(features.dtype)
-    chosen = torch.arange(len(features))
-    if len(features) > MAX_PHOTOS:
-        chosen = torch.linspace(0, len(features) - 1, MAX_PHOTOS, dtype=torch.float64).long()
-    known, unknown = [], []
-    for rows in torch.split(chosen, rows_per_chunk(len(names))):
-        own, photos = labels[rows], features[rows]
-        cosines = F.normalize(photos, dim=1) @ prototypes.T
-        cosines[torch.arange(len(rows)), own] = cosines[:, -1]  # the last class takes the place of the photo's own
-        unknown.append(SCORES[score](Evidence(cosines[:, :-1])))
-        rest = (sums[own] - photos).to(features.dtype)  # sum of the class's other photos
-        cosines[:, -1] = F.cosine_similarity(photos, rest, dim=1)
-        known.append(SCORES[score](Evidence(cosines[counts[own] > 1])))
-    return torch.cat(known), torch.cat(unknown)

@@ -1,6 +1,7 @@
 """Enrolled classes: their photos, decision rules over them, balanced selection. No training, no file access."""
 
 from fscil.gallery.gallery import Gallery
+from fscil.gallery.leave_one_out import leave_one_class_out, leave_one_photo_out
 from fscil.gallery.means import balanced_indices, balanced_means, class_means, cosine_scores
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
 from fscil.gallery.rules import COSINE, CosineRule, DecisionRule, TwoCovarianceRule, rule_from_state
@@ -21,5 +22,7 @@ __all__ = [
     "class_means",
     "class_name",
     "cosine_scores",
+    "leave_one_class_out",
+    "leave_one_photo_out",
     "rule_from_state",
 ]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fscil.gallery.rules import COSINE, DecisionRule
 from fscil.runtime.memory import rows_per_chunk
 from fscil.runtime.text import did_you_mean
 
+CLASSES_AT_ONCE = 1024  # embedded together when a gallery is read
 MAX_GUESSES = 10_000  # with more names than this, looking for a similar one takes too long
 
 
@@ -173,8 +175,7 @@ class Gallery:
     def under(self, rule: DecisionRule) -> "Gallery":
         """The same classes under another rule."""
         found = Gallery(self.dim, rule)
-        for name, known in self._classes.items():
-            found._add(name, found._empty_class(known.origin), known.photos)
+        found._add_all([(name, known.origin, known.photos) for name, known in self._classes.items()])
         return found
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -210,13 +211,15 @@ class Gallery:
         offsets = snapshot["offsets"].tolist()
         thumbnails = snapshot["thumbnails"].numpy().tobytes()
         gallery, number = cls(features.shape[1], rule), 0
+        classes: list[tuple[str, Origin, dict[str, Photo]]] = []
         for each in json.loads(snapshot["classes"].numpy().tobytes()):
             photos = {}
             for digest, source, added in each["photos"]:
                 thumbnail = thumbnails[offsets[number] : offsets[number + 1]]
                 photos[digest] = Photo(digest, features[number], source, added, thumbnail)
                 number += 1
-            gallery._add(each["name"], gallery._empty_class(each["origin"]), photos)
+            classes.append((each["name"], each["origin"], photos))
+        gallery._add_all(classes)
         return gallery
 
     @staticmethod
@@ -269,12 +272,32 @@ class Gallery:
             self._classes[name] = known
             self._names = None
 
+    def _add_all(self, classes: Sequence[tuple[str, Origin, dict[str, Photo]]]) -> None:
+        """Fill an empty gallery, as `_add` would class by class, but many at a time."""
+        for at in range(0, len(classes), CLASSES_AT_ONCE):
+            part = classes[at : at + CLASSES_AT_ONCE]
+            features = torch.stack([photo.feature for _, _, photos in part for photo in photos.values()])
+            embedded = self.rule.embed(features).double().numpy()
+            counts = [len(photos) for _, _, photos in part]
+            totals, remaining = np.zeros((len(part), embedded.shape[1])), iter(embedded)
+            for total, count in zip(totals, counts, strict=True):
+                for one in islice(remaining, count):
+                    total += one
+            rows = self.rule.rows(torch.from_numpy(totals), torch.tensor(counts)).numpy()
+            self._reserve(len(classes), rows.shape[1])
+            for place, (name, origin, photos) in enumerate(part, at):
+                self._classes[name] = _Class(origin, place, totals[place - at].copy(), dict(photos))
+            self._rows[at : at + len(part)], self._counts[at : at + len(part)] = rows, counts
+        self._names = None
+
     def _reserve(self, capacity: int, length: int) -> None:
-        """Twice what is needed, so that an enrollment rarely copies the other rows."""
+        """Room for this many classes. More than is needed, so that an enrollment rarely copies the other rows."""
+        if len(self._rows) >= capacity:
+            return
         rows, counts = np.empty((capacity, length), np.float32), np.empty(capacity, np.int64)
-        used = len(self._rows)
+        used = min(len(self), len(self._rows))
         if used:
-            rows[:used], counts[:used] = self._rows, self._counts
+            rows[:used], counts[:used] = self._rows[:used], self._counts[:used]
         self._rows, self._counts = rows, counts
 
 

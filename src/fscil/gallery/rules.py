@@ -4,8 +4,8 @@ A rule embeds every feature; a class is the sum of its photos' embeddings and th
 one row of numbers per class, and the scores of n images against C classes are one or two matrix products.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -15,14 +15,21 @@ from torch import Tensor
 
 from fscil.errors import StoreError
 from fscil.gallery.two_covariance import TwoCovariance
+from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, largest
 
 Floats = NDArray[np.float64]
+UnknownScores: TypeAlias = Mapping[str, Callable[[Evidence], Tensor]]
+
+RATIO_SCORES: UnknownScores = {"log_ratio": largest}  # pooling the evidence of all classes did worse
 
 
 class DecisionRule(Protocol):
     """What a gallery needs of a rule."""
 
     name: str
+    unknown_scores: UnknownScores  # by which "unknown" may be decided; each is a function of the scores alone
+    default_score: str  # the one of them to use where none is asked for
+    rounding: float  # by which a score may differ when a feature is computed again in another batch
 
     def embed(self, features: Tensor) -> Tensor:
         """(n, d) raw features -> (n, q) what a class sums up."""
@@ -32,8 +39,16 @@ class DecisionRule(Protocol):
         """The (q,) sum of the embeddings of `count` photos -> the (r,) row of their class."""
         ...
 
+    def rows(self, totals: Tensor, counts: Tensor) -> Tensor:
+        """(C, q) float64 sums of (C,) photos each -> (C, r) float32, what `row` gives for each class."""
+        ...
+
     def scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         """(n, d) raw features against the (C, r) rows of classes with (C,) photos -> (n, C), higher is nearer."""
+        ...
+
+    def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
+        """As `scores`, each of the (n, d) features against one class alone: (n, r) rows, (n,) counts -> (n,)."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -45,6 +60,9 @@ class CosineRule:
     """The paper's: the cosine to the mean of the raw features."""
 
     name = "cosine"
+    unknown_scores: UnknownScores = SCORES
+    default_score = DEFAULT_SCORE
+    rounding = 1e-5
 
     def embed(self, features: Tensor) -> Tensor:
         return features
@@ -55,8 +73,15 @@ class CosineRule:
         unit: Floats = total / (length or 1.0)
         return unit
 
+    def rows(self, totals: Tensor, counts: Tensor) -> Tensor:
+        units = [self.row(total, 1).astype(np.float32) for total in totals.numpy()]
+        return torch.from_numpy(np.stack(units)) if units else totals.float()
+
     def scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         return F.normalize(features.float().cpu(), dim=1) @ rows.T
+
+    def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
+        return (F.normalize(features.float().cpu(), dim=1) * rows).sum(1)
 
     def state(self) -> dict[str, Tensor]:
         return {}
@@ -66,6 +91,9 @@ class TwoCovarianceRule:
     """The log-likelihood ratio of the two-covariance model. A row is the class's weights, then its offset."""
 
     name = "two_covariance"
+    unknown_scores: UnknownScores = RATIO_SCORES
+    default_score = "log_ratio"
+    rounding = 0.01
 
     def __init__(self, model: TwoCovariance) -> None:
         self.model = model
@@ -74,17 +102,33 @@ class TwoCovarianceRule:
         return self.model.transform(features.float().cpu())
 
     def row(self, total: Floats, count: int) -> Floats:
-        made = self.model.classes(torch.from_numpy(total / count)[None], torch.tensor([count]))
-        return np.append(made.weights[0].double().numpy(), float(made.offsets[0]))
+        row: Floats = self.rows(torch.from_numpy(total)[None], torch.tensor([count]))[0].double().numpy()
+        return row
+
+    def rows(self, totals: Tensor, counts: Tensor) -> Tensor:
+        made = self.model.classes(totals / counts[:, None], counts)
+        return torch.cat([made.weights, made.offsets[:, None]], 1)
 
     def scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         mapped = self.embed(features)
-        distinct, group = torch.unique(counts, return_inverse=True)
+        distinct, group = _groups(counts)
         linear = torch.addmm(rows[:, -1], mapped, rows[:, :-1].T)
         return linear.sub_((mapped.square() @ self.model.excess_precision(distinct).T)[:, group])
 
+    def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
+        mapped = self.embed(features)
+        distinct, group = _groups(counts)
+        quadratic = (mapped.square() @ self.model.excess_precision(distinct).T).gather(1, group[:, None])[:, 0]
+        return (mapped * rows[:, :-1]).sum(1) + rows[:, -1] - quadratic
+
     def state(self) -> dict[str, Tensor]:
         return self.model.state()
+
+
+def _groups(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """(C,) counts -> the distinct ones, and (C,) which of them each is. Without sorting: there may be many classes."""
+    present = torch.bincount(counts) > 0
+    return present.nonzero()[:, 0], (present.cumsum(0) - 1)[counts]
 
 
 COSINE = CosineRule()
