@@ -110,7 +110,12 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
 def test_the_keys_of_networks_trained_before_stay():
     """Folders of earlier versions hold networks under these names."""
     config = load_recipe("cifar100")
-    assert (base_key(config), base_key(plain_recipe(config))) == ("ec854aafe4db", "66f9829c1c27")
+    plain = plain_recipe(config)
+    before = replace(plain, views=replace(config.views, count=1))  # as it was without padded crops
+    assert (base_key(config), base_key(before)) == ("ec854aafe4db", "66f9829c1c27")
+    assert base_key(plain) != base_key(before)
+    no_relu = replace(plain, model=replace(plain.model, last_relu=False))
+    assert base_key(no_relu) != base_key(plain)
 
 
 def test_what_is_done_is_not_done_again(tmp_path, photos):
