@@ -131,7 +131,7 @@ def test_rows_come_in_the_papers_order(bench):
 
 def test_a_method_judged_only_at_the_end_has_gaps(bench):
     rows = {cells[0]: cells[1:] for cells in rows_of((bench / "report.md").read_text(), "Harmonic accuracy, 5-shot")}
-    joint = next(cells for name, cells in rows.items() if name.startswith("joint"))
+    joint = next(cells for name, cells in rows.items() if name.startswith("Joint"))
     assert joint[:7] == ["-"] * 7
     assert joint[7] != "-"
 

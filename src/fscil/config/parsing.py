@@ -94,7 +94,8 @@ def _suggestion(key: str) -> str:
     known = list(flatten(Config()))
     # "lr" instead of "train.lr": the last word is what people remember.
     same_word = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-    near = did_you_mean(key, known, cutoff=0.5) or did_you_mean(key, same_word, cutoff=0.0)
+    first = did_you_mean(key, same_word, cutoff=0.0) if "." not in key else ""
+    near = first or did_you_mean(key, known, cutoff=0.5) or did_you_mean(key, same_word, cutoff=0.0)
     return near or f" Known keys: {', '.join(known)}."
 
 
