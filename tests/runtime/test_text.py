@@ -1,10 +1,12 @@
 """What messages are made of: suggestions, short lists, durations and plurals."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fscil.runtime.text import count, did_you_mean, duration, first_few
+from fscil.runtime.text import count, csv_text, did_you_mean, duration, first_few, printable
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,30 @@ def test_a_duration_never_shows_sixty(seconds):
     shown = sum(float(value) * units[unit] for value, unit in zip(words[::2], words[1::2], strict=True))
     assert abs(shown - seconds) <= max(0.5, 0.5 * units[words[-1]] if words[-1] != "days" else 0.05 * 86400) + 1e-6
     assert all(float(value) < 60 for value, unit in zip(words[::2], words[1::2], strict=True) if unit in ("s", "min"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Käfer 🐞 甲虫", "Käfer 🐞 甲虫"),
+        ("family 👨\u200d👩", "family 👨\u200d👩"),
+        ("a\u00a0b", "a\u00a0b"),
+        ("bell\x07 esc\x1b[2J\r\n\t", "bell\\x07 esc\\x1b[2J\\r\\n\\t"),
+        ("gpj\u202eexe", "gpj\\u202eexe"),
+        ("caf\udce9", "caf\\udce9"),
+        ("back\\slash", "back\\slash"),
+    ],
+)
+def test_what_is_no_text_is_escaped(text, shown):
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_no_control_character_is_left(text):
+    shown = printable(text).replace("\u200d", "").replace("\u200c", "")
+    assert not {unicodedata.category(letter) for letter in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert not csv_text(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_lines_can_be_kept():
+    assert printable("a\nb\x1b", keep="\n") == "a\nb\\x1b"

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fscil.cli.options import Data, Device, Plugins, Quiet, Recipe, Settings, Shots, numbers, say
+from fscil.cli.options import (
+    MAX_DRAWS,
+    MAX_SEEDS,
+    Data,
+    Device,
+    Plugins,
+    Quiet,
+    Recipe,
+    Settings,
+    Shots,
+    numbers,
+    say,
+)
 from fscil.errors import ConfigError, FscilError
 
 if TYPE_CHECKING:
@@ -17,10 +29,16 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 Seeds = Annotated[
-    int, typer.Option(min=1, help="Trainings of each network: the recipe's train.seed, and the ones after it.")
+    int,
+    typer.Option(
+        min=1, max=MAX_SEEDS, help="Trainings of each network: the recipe's train.seed, and the ones after it."
+    ),
 ]
 Draws = Annotated[
-    int, typer.Option(min=0, help="Seeded draws of the few images, beside the recipe's own (the published one).")
+    int,
+    typer.Option(
+        min=0, max=MAX_DRAWS, help="Seeded draws of the few images, beside the recipe's own (the published one)."
+    ),
 ]
 
 

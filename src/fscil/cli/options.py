@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 from fscil.errors import ConfigError
+from fscil.runtime.text import printable
+
+MAX_SHOTS, MAX_SEEDS, MAX_DRAWS = 10**6, 1000, 10_000
 
 
 def _load_plugins(files: list[Path] | None) -> list[Path] | None:
@@ -36,7 +39,8 @@ Plugins = Annotated[
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    """For people: names in the text may come from anywhere."""
+    print(printable(text, keep="\n"), flush=True)
 
 
 def plugin_options(files: list[Path] | None) -> list[str]:
@@ -50,6 +54,6 @@ def numbers(text: str) -> tuple[int, ...]:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
-        raise ConfigError(f'--shots {text}: expected whole numbers with commas, for instance "5,1".')
+    if not found or min(found) < 1 or max(found) > MAX_SHOTS:
+        raise ConfigError(f'--shots {text[:60]}: expected whole numbers with commas, for instance "5,1".')
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fscil.cli.options import (
+    MAX_DRAWS,
     Data,
     Device,
     Plugins,
@@ -61,7 +62,7 @@ def data_command(
         if root is None:
             raise DataError("--download needs --root DIR, the folder to put the data set in.")
         fetch(name, root, quiet)
-    print(describe(name, root))
+    say(describe(name, root))
 
 
 @commands.command()
@@ -140,7 +141,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder made by fscil train.")],
     data: Data = None,
     shots: Shots = None,
-    draws: Annotated[int, typer.Option(min=0, help="Average over this many seeded draws of the few images.")] = 0,
+    draws: Annotated[
+        int, typer.Option(min=0, max=MAX_DRAWS, help="Average over this many seeded draws of the few images.")
+    ] = 0,
     prototypes: Annotated[str | None, typer.Option(help="balanced (the paper's) or all.")] = None,
     openset: Annotated[
         bool, typer.Option("--openset", help="Also evaluate how images of later sessions are recognised as unknown.")

@@ -12,7 +12,11 @@ import tomli_w
 from fscil.config.parsing import from_mapping, override
 from fscil.config.settings import Config
 from fscil.errors import ConfigError
+from fscil.runtime.regular_files import read_regular
 from fscil.runtime.text import did_you_mean
+
+MAX_BYTES = 2**24  # of a recipe
+MAX_SHOWN = 200  # characters of a name in a message
 
 
 def recipe_names() -> list[str]:
@@ -53,18 +57,26 @@ def load_recipe(name: str | Path, assignments: Sequence[str] = ()) -> Config:
     """
     if str(name) in recipe_names():
         content = (resources.files("fscil") / "recipes" / f"{name}.toml").read_bytes()
-    elif Path(name).is_file():
-        content = Path(name).read_bytes()
+    elif _is_file(name):
+        try:
+            content = read_regular(Path(name), MAX_BYTES)
+        except OSError as error:
+            raise ConfigError(f"recipe {name}: cannot be read ({error.strerror or error}).") from error
     else:
-        known = recipe_names()
-        raise ConfigError(
-            f"no recipe or file named {name}.{did_you_mean(str(name), known)} Recipes: {', '.join(known)}."
-        )
+        known, hint = recipe_names(), did_you_mean(str(name), recipe_names())
+        raise ConfigError(f"no recipe or file named {str(name)[:MAX_SHOWN]}.{hint} Recipes: {', '.join(known)}.")
     try:
         settings = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too many digits, too many brackets
         raise ConfigError(f"recipe {name}: not valid TOML ({error}).") from error
     return override(from_mapping(settings, f"recipe {name}"), assignments)
+
+
+def _is_file(name: str | Path) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # a name that is too long, or in a folder that must not be read
+        return False
 
 
 def to_toml(config: Config) -> str:

@@ -5,6 +5,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from fscil.errors import DataError
+from fscil.runtime.regular_files import read_regular
+
+MAX_BYTES = 2**28  # of a list
 
 
 class Listing:
@@ -36,7 +39,7 @@ def checked(path: str, where: str) -> str:
 def read_lines(path: Path, fetch: str) -> list[str]:
     """The lines of a list; fetch says how to get it where it is missing."""
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return read_regular(path, MAX_BYTES).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. {fetch}") from None
     except (OSError, UnicodeDecodeError) as error:

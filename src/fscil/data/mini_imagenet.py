@@ -63,6 +63,13 @@ def load(root: Path) -> Dataset:
 
 def _rows(path: Path) -> list[tuple[str, str]]:
     """(filename, label) of every line."""
+    try:
+        return _checked_rows(path)
+    except csv.Error as error:  # such as a field of more than 131,072 characters
+        raise DataError(f"{path}: not a list of images ({error}).") from error
+
+
+def _checked_rows(path: Path) -> list[tuple[str, str]]:
     table = csv.DictReader(read_lines(path, ORIGIN))
     if not {"filename", "label"} <= set(table.fieldnames or ()):
         raise DataError(f"{path}: expected the columns filename,label, found {','.join(table.fieldnames or ())}.")

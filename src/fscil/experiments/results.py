@@ -19,6 +19,7 @@ from fscil.metrics import confusion_matrix, performance_drop
 from fscil.models import parameter_count
 from fscil.protocol import Protocol
 from fscil.runtime.files import save_tensors, write_text
+from fscil.runtime.text import csv_text
 from fscil.training.build import backbone_of, base_images
 from fscil.training.run_folder import Run, machine
 
@@ -113,6 +114,6 @@ def save_predictions(folder: Path, walks: Sequence[Walk], names: Sequence[str]) 
         matrix = sum(confusion_matrix(result.predicted, result.target, result.classes) for result in last)
         text = io.StringIO()
         writer = csv.writer(text)
-        writer.writerow(["true \\ predicted", *names])
-        writer.writerows([name, *row] for name, row in zip(names, np.asarray(matrix).tolist(), strict=True))
+        writer.writerow(["true \\ predicted", *map(csv_text, names)])
+        writer.writerows([csv_text(name), *row] for name, row in zip(names, np.asarray(matrix).tolist(), strict=True))
         write_text(folder / f"confusion-{shots}-shot.csv", text.getvalue())

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from fscil.runtime.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -72,7 +74,7 @@ class Table:
                 grid.add_section()
                 grid.add_row(Text(cells[-1], "italic"))
             else:
-                grid.add_row(*(Text(cell.replace(" ±", "\n±")) for cell in cells))
+                grid.add_row(*(Text(printable(cell).replace(" ±", "\n±")) for cell in cells))
         return Group(Text(self.title, "bold"), grid, *map(Text, self.notes))
 
 
@@ -97,7 +99,7 @@ class SvgFigure:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    return f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |"
 
 
 def _small_interval(cell: str) -> str:

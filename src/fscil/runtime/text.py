@@ -1,7 +1,32 @@
-"""Texts of messages: suggestions, short lists, durations, plurals."""
+"""Texts of messages: suggestions, short lists, durations, plurals; and names of classes and files made harmless."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+# Characters that are no text: control codes, which terminals obey, and marks that reverse or hide what follows.
+UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+JOINERS = "\u200c\u200d"  # parts of words and of emoji
+FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet begins one
+
+
+def printable(text: object, keep: str = "") -> str:
+    """As text for a terminal or a page: control characters, except those to keep, are escaped as in Python."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(
+        repr(letter)[1:-1]
+        if letter not in keep and letter not in JOINERS and unicodedata.category(letter) in UNPRINTABLE
+        else letter
+        for letter in plain
+    )
+
+
+def csv_text(text: object) -> str:
+    """As a cell of a CSV file: printable, and with an apostrophe before what a spreadsheet would compute."""
+    plain = printable(text)
+    return f"'{plain}" if plain.startswith(FORMULA) else plain
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -1,0 +1,162 @@
+"""Absurd arguments, paths and outputs: one line that says what is wrong, no traceback, and the right exit code."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fscil.cli import main
+from fscil.cli.output import csv_lines, text_lines
+from fscil.data.mini_imagenet import load as load_mini_imagenet
+from fscil.errors import BadImageError, DataError
+
+LONG = "a" * 5000
+USAGE, OTHER = 2, 1
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Call the command line in an empty folder; its exit code and what it said on standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fscil", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set", f"train.lr={'9' * 400}"],
+        ["--set", f"train.epochs={'9' * 400}"],
+        ["--set", f"train.epochs={'9' * 5000}"],
+        ["--set", f"protocol.shots={'[' * 3000}"],
+        ["--set", f"protocol.shots={'[' * 3000}{']' * 3000}"],
+        ["--set", f"{'[' * 3000}=1"],
+        ["--set", f"{'a.' * 3000}b=1"],
+        ["--set", f"{LONG}=1"],
+        ["--set", "train.seed=18446744073709551616"],
+        ["--set", "train.lr=1e308"],
+        ["--set", "model.width=100000"],
+    ],
+    ids=lambda arguments: arguments[1][:24],
+)
+def test_settings_beyond_any_sense(run, arguments):
+    code, error = run("train", "glyphs", "--out", "run", *arguments)
+    assert code == USAGE
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "glyphs", "--draws", "99999999999999"],
+        ["bench", "glyphs", "--seeds", "99999999999999"],
+        ["bench", "glyphs", "--shots", "9" * 400],
+        ["bench", "glyphs", "--shots", "9" * 5000],
+        ["study", "ablation", "glyphs", "--draws", "100000000"],
+        ["evaluate", "run", "--draws", "99999999999999"],
+        ["train", LONG],
+        ["train", f"{'x/' * 3000}y.toml"],
+        ["train", "glyphs", "--out", LONG],
+        ["train", "glyphs", "--plugin", LONG],
+        ["predict", "model", LONG],
+        ["report", LONG],
+        ["evaluate", LONG],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+def test_numbers_and_names_beyond_any_sense(run, arguments):
+    code, error = run(*arguments)
+    assert code == USAGE
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["fit", LONG, "-o", "m"], ["predict", LONG, "x"], ["data", "folder", "--root", LONG]],
+    ids=["fit", "predict", "data"],
+)
+def test_long_names_in_other_places(run, arguments):
+    code, error = run(*arguments)
+    assert code in (USAGE, OTHER)
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_forbidden_path(run, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    for arguments in (
+        ["train", "closed/r.toml"],
+        ["train", "glyphs", "--out", "closed/run"],
+        ["predict", "m", "closed/x"],
+    ):
+        code, error = run(*arguments)
+        assert code == USAGE
+        assert error.count("\n") == 1
+
+
+def fscil(*arguments, **options):
+    command = [sys.executable, "-c", "from fscil.cli import main; main()", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["recipes"], ["data", "glyphs"], ["--help"]], ids=" ".join)
+def test_output_to_a_full_device(arguments):
+    with Path("/dev/full").open("w") as full:
+        process = fscil(*arguments, stdout=full)
+        _, error = process.communicate()
+    assert error == "error: No space left on device.\n"
+    assert process.returncode == OTHER
+
+
+def test_output_to_a_closed_pipe():
+    read, write = os.pipe()
+    os.close(read)
+    process = fscil("recipes", stdout=write)
+    os.close(write)
+    _, error = process.communicate()
+    assert error == ""
+    assert process.returncode == OTHER
+
+
+def test_a_field_longer_than_the_csv_module_takes(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text(f"filename,label\n{'x' * 140_000},n01532829\n")
+    with pytest.raises(DataError, match=r"train\.csv: not a list of images \(field larger than"):
+        load_mini_imagenet(tmp_path)
+
+
+# Names from anywhere
+
+HOSTILE = Path("=cmd()\x1b[2J\u202e.jpg")
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    out = io.StringIO()
+    text_lines(out, 1)(HOSTILE, BadImageError("\x07bell\nand a line"))
+    assert out.getvalue() == "=cmd()\\x1b[2J\\u202e.jpg: error: \\x07bell\\nand a line\n"
+
+
+def test_cells_that_a_spreadsheet_would_compute():
+    out = io.StringIO()
+    csv_lines(out, 1)(HOSTILE, BadImageError("@sum"))
+    (row,) = csv.DictReader(io.StringIO(out.getvalue()))
+    assert row["image"] == "'=cmd()\\x1b[2J\\u202e.jpg"
+    assert row["error"] == "'@sum"
+
+
+def test_a_name_in_an_error_is_escaped(run):
+    _, error = run("train", "no\x1b[31mrecipe")
+    assert "no\\x1b[31mrecipe" in error
