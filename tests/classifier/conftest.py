@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from fscil import Classifier
+from fscil.gallery import COSINE
 from helpers import NAMES, SMALL_NETWORK, write_images
 
 
@@ -36,7 +37,7 @@ def base_folder(tmp_path_factory, images):
 def fitted(base_folder):
     """The classifier that fit makes, and what it says."""
     said = []
-    made = Classifier.fit(base_folder, from_scratch=True, settings=SMALL_NETWORK, quiet=True, say=said.append, shots=4)
+    made = Classifier.fit(base_folder, from_scratch=True, settings=SMALL_NETWORK, quiet=True, say=said.append)
     return made, said
 
 
@@ -45,6 +46,12 @@ def classifier(fitted, tmp_path):
     """A copy of its own for each test."""
     fitted[0].save(tmp_path / "session.fscil", force=True)
     return Classifier.load(tmp_path / "session.fscil")
+
+
+@pytest.fixture
+def by_cosine(classifier):
+    """The same classes, decided by cosine as models of schema 1 are."""
+    return Classifier(classifier.encoder, classifier.gallery.under(COSINE), made=classifier.made)
 
 
 @pytest.fixture

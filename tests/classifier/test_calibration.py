@@ -22,9 +22,11 @@ def flat(held_out, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("score", ["cosine", "margin", None])
+@pytest.mark.parametrize(("rule", "score"), [("by_cosine", "cosine"), ("by_cosine", "margin"), ("by_cosine", None),
+                                             ("classifier", "log_ratio"), ("classifier", None)])  # fmt: skip
 @pytest.mark.parametrize("false_accept", [0.0, 0.25, 0.5])
-def test_a_flat_folder_is_all_unknown(classifier, flat, false_accept, score):
+def test_a_flat_folder_is_all_unknown(request, flat, false_accept, rule, score):
+    classifier = request.getfixturevalue(rule)
     found = classifier.calibrate(flat, false_accept, score)
     answers = classifier.predict(sorted(flat.iterdir()))
     accepted = sum(answer.label is not None for answer in answers)
@@ -44,8 +46,31 @@ def test_in_class_folders_enrolled_names_tell_how_often_they_are_rejected(classi
     assert sum(answer.label is not None for name in OTHERS for answer in answers[name]) <= 1.6
 
 
-def test_until_then_nothing_is_unknown(classifier, flat):
-    assert all(answer.label for answer in classifier.predict(sorted(flat.iterdir())))
+def test_until_then_nothing_is_unknown_by_cosine(by_cosine, flat):
+    answers = by_cosine.predict(sorted(flat.iterdir()))
+    assert all(answer.label and answer.probability is None for answer in answers)
+    assert all(answer.unknown_probability is None for answer in answers)
+
+
+def test_without_a_threshold_the_probability_of_unknown_decides(classifier, held_out):
+    paths = sorted(held_out.rglob("*.png"))
+    for prior in (0.05, 0.5, 0.95):
+        answers = classifier.predict(paths, unknown_prior=prior)
+        assert [answer.label is None for answer in answers] == [answer.unknown_probability > 0.5 for answer in answers]
+    unknown = [
+        sum(answer.label is None for answer in classifier.predict(paths, 1, prior)) for prior in (0.05, 0.5, 0.95)
+    ]
+    assert unknown == sorted(unknown)
+    assert unknown[0] < unknown[2]
+
+
+@pytest.mark.parametrize("prior", [0, 1, -0.5, 7])
+def test_an_impossible_prior(classifier, by_cosine, held_out, prior):
+    paths = sorted((held_out / "ant").iterdir())
+    with pytest.raises(ConfigError, match=r"an unknown prior of .* is not possible"):
+        classifier.predict(paths, unknown_prior=prior)
+    with pytest.raises(ConfigError, match="no probabilities"):
+        by_cosine.predict(paths, unknown_prior=0.5)
 
 
 def test_without_a_folder_each_class_is_left_out(classifier):
@@ -58,7 +83,7 @@ def test_without_a_folder_each_class_is_left_out(classifier):
 def test_with_twenty_classes_there_is_no_warning(classifier, images):
     paths = [path for name in NAMES for path in sorted((images / name).iterdir())]
     for number in range(12):
-        classifier.enroll(f"more {number}", paths[5 * number : 5 * number + 2])
+        classifier.gallery.enroll(f"more {number}", classifier.photos(paths[5 * number : 5 * number + 2]))
     assert classifier.calibrate().unknowns == sum(info.photos for info in classifier.classes())
 
 
@@ -74,7 +99,7 @@ def test_what_cannot_be_calibrated_with(classifier, fitted, images, tmp_path, fl
         classifier.calibrate(tmp_path / "known")
     with pytest.raises(DataError, match="cannot be read"):
         classifier.calibrate(tmp_path / "gone")
-    with pytest.raises(ConfigError, match=r'no score named "luck".*cosine'):
+    with pytest.raises(ConfigError, match=r'no score named "luck".*log_ratio'):
         classifier.calibrate(flat, score="luck")
     with pytest.raises(DataError, match="no class is enrolled"):
         Classifier(fitted[0].encoder).calibrate(flat)

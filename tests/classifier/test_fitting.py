@@ -1,6 +1,7 @@
 """From a folder to a model: which classes are trained on, which are enrolled, and what is said about it."""
 
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -8,10 +9,14 @@ import torch
 from PIL import Image
 
 from fscil import Classifier
+from fscil.classifier.fitting import folder_recipe
 from fscil.config import load_recipe
 from fscil.errors import BadImageError, ConfigError, DataError, FscilWarning, StoreError
 from fscil.experiments.run import train
+from fscil.gallery import COSINE, TwoCovariance
+from fscil.gallery.choosing import choose
 from fscil.runtime.files import load_tensors
+from fscil.training.build import backbone_of
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
 from helpers import NAMES, SMALL, SMALL_NETWORK, picture, write_images
@@ -33,7 +38,7 @@ def fit(folder, **options):
 def test_classes_with_photos_enough_are_trained_and_the_others_enrolled(fitted):
     made, said = fitted
     found = {info.name: (info.photos, info.origin) for info in made.classes()}
-    assert found == dict.fromkeys(NAMES[:6], (4, "base")) | dict.fromkeys(NAMES[6:8], (3, "enrolled"))
+    assert found == dict.fromkeys(NAMES[:6], (6, "base")) | dict.fromkeys(NAMES[6:8], (3, "base"))
     text = "\n".join(said)
     assert "42 photos of 8 classes" in text
     assert "2 classes have fewer than 5 photos" in text
@@ -43,17 +48,47 @@ def test_classes_with_photos_enough_are_trained_and_the_others_enrolled(fitted):
     assert made.made["trained on"] == {"classes": 6, "photos": 36}
 
 
-def test_a_trained_class_is_the_photos_nearest_to_its_mean(fitted, base_folder):
+def test_a_class_is_all_its_photos(fitted, base_folder):
     made, _ = fitted
     for name in NAMES[:6]:
         paths = sorted((base_folder / name).iterdir())
-        features = made.features(paths).double()
-        cosine = torch.nn.functional.cosine_similarity(features, features.mean(0, keepdim=True))
-        nearest = {f"{name}/{paths[place].name}" for place in cosine.topk(4).indices}
-        assert {*made.gallery.info(name).sources} == nearest
-        photo = made.gallery.photos(name)[0]
-        place = [f"{name}/{path.name}" for path in paths].index(photo.source)
-        torch.testing.assert_close(photo.feature.double(), features[place], rtol=1e-3, atol=1e-4)
+        features = made.features(paths)
+        assert [photo.source for photo in made.gallery.photos(name)] == [f"{name}/{path.name}" for path in paths]
+        kept = torch.stack([photo.feature for photo in made.gallery.photos(name)])
+        torch.testing.assert_close(kept, features, rtol=1e-3, atol=1e-4)
+
+
+def test_by_default_nothing_is_trained_and_the_model_is_of_all_photos(base_folder):
+    """Constants, calibration and how good that is, in the record and in words."""
+    said = []
+    made = Classifier.fit(base_folder, settings=SMALL_NETWORK, quiet=True, say=said.append)
+    config = folder_recipe(settings=SMALL_NETWORK)
+    for name, value in backbone_of(config).state_dict().items():
+        assert torch.equal(made.encoder.backbone.state_dict()[name], value), name
+    features, labels = made.gallery.features()
+    choice = choose(features, labels)
+    assert made.made["decision"]["constants"] == asdict(choice.constants)
+    assert made.made["decision"]["calibration error"] == pytest.approx(choice.calibration_error)
+    assert made.decision.probability == choice.calibration
+    expected = TwoCovariance.fit(features, labels, **asdict(choice.constants))
+    torch.testing.assert_close(made.gallery.rule.model.psi, expected.psi)
+    text = "\n".join(said)
+    assert "random weights" in text
+    assert "two-covariance model of 42 photos of 8 classes" in text
+    assert f"off by {choice.calibration_error:.1%} on average" in text
+    assert "training" not in text
+
+
+def test_too_few_photos_are_compared_by_cosine(images, tmp_path):
+    for name, count in (("ant", 6), ("bee", 1)):
+        (tmp_path / name).mkdir()
+        for path in sorted((images / name).iterdir())[:count]:
+            shutil.copy(path, tmp_path / name)
+    said = []
+    made = Classifier.fit(tmp_path, settings=SMALL_NETWORK, quiet=True, say=said.append)
+    assert "only one class has two photos or more" in said[-1]
+    assert made.gallery.rule is COSINE
+    assert made.predict(images / "ant" / "train0.png")[0].probability is None
 
 
 def test_enrolling_a_training_photo_again_adds_nothing(classifier, base_folder):
@@ -68,12 +103,10 @@ def test_fewer_than_two_classes_are_not_trained_on(images, tmp_path):
         for path in sorted((images / name).iterdir())[:count]:
             shutil.copy(path, tmp_path / name)
     said = []
-    made = Classifier.fit(tmp_path, settings=["data.resize=40", "views.size=32"], quiet=True, say=said.append)
-    assert "no training, the pretrained network is used as it is" in said[-1]
-    assert [(info.name, info.photos, info.origin) for info in made.classes()] == [
-        ("ant", 5, "base"),
-        ("bee", 2, "enrolled"),
-    ]
+    settings = ["data.resize=40", "views.size=32"]
+    made = Classifier.fit(tmp_path, finetune=True, settings=settings, quiet=True, say=said.append)
+    assert "no training: fewer than two classes have 5 photos" in "\n".join(said)
+    assert [(info.name, info.photos) for info in made.classes()] == [("ant", 6), ("bee", 2)]
     with pytest.raises(DataError, match="from scratch needs at least two classes"):
         fit(tmp_path)
 
@@ -83,6 +116,18 @@ def test_of_parts_only_the_train_part_is_used(tmp_path):
     made, said = fit(tmp_path)
     assert "15 photos of 3 classes" in said
     assert all(source.startswith("train/") for info in made.classes() for source in info.sources)
+
+
+def test_bad_photos_are_left_out_without_training_too(tmp_path):
+    write_images(tmp_path, train=5, test=0, names=NAMES[:3], split=False)
+    (tmp_path / "ant" / "broken.jpg").write_bytes(b"x")
+    with pytest.warns(FscilWarning, match=r"1 of 16 photos cannot be read and are left out: ant/broken\.jpg"):
+        made = Classifier.fit(tmp_path, settings=SMALL_NETWORK, quiet=True)
+    assert [info.photos for info in made.classes()] == [5, 5, 5]
+    for path in tmp_path.rglob("*.png"):
+        path.write_bytes(b"x")
+    with pytest.raises(DataError, match="none of the 16 photos can be read"):
+        Classifier.fit(tmp_path, settings=SMALL_NETWORK, quiet=True)
 
 
 def test_bad_photos_are_named_and_left_out(tmp_path):
@@ -114,10 +159,14 @@ def test_two_folders_of_one_name(tmp_path):
 def test_no_folder_and_no_shots(tmp_path, images):
     with pytest.raises(DataError, match="DIR/<class>"):
         fit(tmp_path / "gone")
-    with pytest.raises(ConfigError, match="shots = 0"):
-        fit(images, shots=0)
     with pytest.raises(ConfigError, match="minutes = -1"):
         fit(images, minutes=-1)
+    with pytest.raises(ConfigError, match="must be trained"):
+        fit(images, minutes=0)
+    with pytest.raises(ConfigError, match=r"minutes = 3 .* Add finetune"):
+        Classifier.fit(images, minutes=3)
+    with pytest.raises(ConfigError, match="unknown prior of 2"):
+        Classifier.fit(images, unknown_prior=2)
 
 
 def test_a_run_becomes_a_model(tmp_path):

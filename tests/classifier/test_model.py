@@ -1,5 +1,6 @@
-"""Enroll, forget, predict, save and load, against means and cosines written out."""
+"""Enroll, forget, predict, save and load, against means, cosines and densities written out."""
 
+import math
 import threading
 
 import numpy as np
@@ -8,9 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch.distributions import Normal
 
 from fscil import Classifier, Prediction
-from fscil.errors import BadImageError, ClassNameError, ConfigError, DataError, StoreError, UnknownClassError
+from fscil.errors import (
+    BadImageError,
+    ClassNameError,
+    ConfigError,
+    DataError,
+    FscilWarning,
+    StoreError,
+    UnknownClassError,
+)
 from fscil.openset import Calibration
 from helpers import NAMES, picture
 
@@ -47,7 +57,8 @@ def test_no_photos_no_features(classifier):
     assert classifier.features([]).shape == (0, classifier.encoder.dim)
 
 
-def test_a_class_is_the_mean_of_its_photos(classifier):
+def test_a_class_is_the_mean_of_its_photos(by_cosine):
+    classifier = by_cosine
     assert classifier.enroll("wombat", NEW) == 4
     features = classifier.features(NEW).double().numpy()
     wanted = unit(features.mean(0))
@@ -75,7 +86,8 @@ def test_one_photo_or_a_list_and_the_same_counts_once(classifier, tmp_path):
     assert (info.photos, info.origin, info.sources) == (2, "enrolled", (str(tmp_path / "a.png"), "array"))
 
 
-def test_more_photos_of_a_trained_class_join_its_mean(classifier):
+def test_more_photos_of_a_trained_class_join_its_mean(by_cosine):
+    classifier = by_cosine
     name = NAMES[0]
     before = [photo.feature for photo in classifier.gallery.photos(name)]
     assert classifier.enroll(name, NEW[:2]) == 2
@@ -95,7 +107,8 @@ def test_a_bad_photo_teaches_nothing(classifier, tmp_path):
     assert "new" not in classifier.gallery
 
 
-def test_predictions_are_cosines_to_the_means(classifier):
+def test_predictions_are_cosines_to_the_means(by_cosine):
+    classifier = by_cosine
     classifier.enroll("new", NEW[:3])
     query = picture(9, 77)
     feature = unit(classifier.features(query)[0].double().numpy())
@@ -113,6 +126,49 @@ def test_predictions_are_cosines_to_the_means(classifier):
     assert [score for _, score in found.ranking] == pytest.approx([cosines[name] for name in order[:3]], abs=1e-5)
     assert found.score == pytest.approx(cosines[order[0]], abs=1e-5)
     assert found.margin == pytest.approx(cosines[order[0]] - cosines[order[1]], abs=1e-5)
+
+
+def test_scores_are_log_likelihood_ratios_and_probabilities_follow_from_them(classifier):
+    """The densities of every photo and class written out, then the two steps from ratios to probabilities."""
+    classifier.gallery.enroll("new", classifier.photos(NEW[:3]))
+    model, calibration = classifier.gallery.rule.model, classifier.decision.probability
+    names = classifier.gallery.names
+    for label in range(0, 12, 3):
+        query = picture(label, 77)
+        y = model.transform(classifier.features(query)).double()[0]
+        ratios = []
+        for name in names:
+            photos = torch.stack([photo.feature for photo in classifier.gallery.photos(name)])
+            mean, k = model.transform(photos).double().mean(0), len(photos)
+            posterior, variance = k * model.psi / (k * model.psi + 1) * mean, model.psi / (k * model.psi + 1)
+            seen = Normal(posterior, (1 + variance).sqrt()).log_prob(y).sum()
+            ratios.append(float(seen - Normal(0.0, (1 + model.psi).sqrt()).log_prob(y).sum()))
+        known = 1 / (1 + math.exp(-calibration.slope * max(ratios) - calibration.offset - math.log(0.8 / 0.2)))
+        shares = np.exp((np.array(ratios) - max(ratios)) / calibration.temperature)
+        expected = dict(zip(names, known * shares / shares.sum(), strict=True))
+        (found,) = classifier.predict(query, top=len(names), unknown_prior=0.2)
+        assert found.score == pytest.approx(max(ratios), rel=1e-3, abs=1e-2)
+        assert found.unknown_probability == pytest.approx(1 - known, abs=1e-4)
+        assert found.label == (None if known < 0.5 else names[int(np.argmax(ratios))])
+        assert found.probability == found.probabilities[0] == pytest.approx(max(expected.values()), abs=1e-4)
+        for (name, _), probability in zip(found.ranking, found.probabilities, strict=True):
+            assert probability == pytest.approx(expected[name], abs=1e-4)
+        assert sum(found.probabilities) + found.unknown_probability == pytest.approx(1)
+
+
+def test_without_any_class_everything_is_unknown(classifier):
+    for name in classifier.gallery.names:
+        classifier.forget(name)
+    (found,) = classifier.predict(NEW[0], top=3)
+    assert (found.label, found.probability, found.unknown_probability, found.ranking) == (None, None, 1.0, ())
+
+
+def test_doubts_are_warned_of(classifier, monkeypatch):
+    """As often as there are any, on the way to the gallery."""
+    monkeypatch.setattr("fscil.classifier.model.doubts", lambda *_: ["a doubt", "another"])
+    with pytest.warns(FscilWarning, match="a doubt"), pytest.warns(FscilWarning, match="another"):
+        assert classifier.enroll("new", NEW) == 4
+    assert classifier.gallery.info("new").photos == 4
 
 
 def test_it_learns_a_new_class_on_the_spot(classifier):
@@ -149,10 +205,13 @@ def test_forgetting_leaves_the_others_as_they_were(classifier):
         classifier.forget("new")
 
 
-def test_below_the_threshold_is_unknown(classifier):
-    (answer,) = classifier.predict(NEW[0])
-    for threshold, label in ((answer.score - 1e-3, answer.label), (answer.score + 1e-3, None)):
-        classifier.calibration = Calibration("cosine", threshold, 0.05, None, 10, 0)
+@pytest.mark.parametrize(("rule", "score"), [("by_cosine", "cosine"), ("classifier", "log_ratio")])
+def test_below_the_threshold_is_unknown(request, rule, score):
+    classifier = request.getfixturevalue(rule)
+    (answer,) = classifier.predict(NEW[0], top=1)
+    nearest = answer.ranking[0][0]
+    for threshold, label in ((answer.score - 1e-3, nearest), (answer.score + 1e-3, None)):
+        classifier.calibration = Calibration(score, threshold, 0.05, None, 10, 0)
         (found,) = classifier.predict(NEW[0])
         assert (found.label, found.score, found.ranking) == (label, answer.score, answer.ranking)
 
@@ -217,7 +276,7 @@ def test_threads_may_ask_while_another_enrolls(classifier):
     def ask():
         while not done.is_set():
             for answer in classifier.predict_features(queries, top=2):
-                if answer.label != answer.ranking[0][0] or answer.runner_up != answer.ranking[1][0]:
+                if answer.label not in (None, answer.ranking[0][0]) or answer.runner_up != answer.ranking[1][0]:
                     wrong.append(answer)
 
     askers = [threading.Thread(target=ask) for _ in range(3)]

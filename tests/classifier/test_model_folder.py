@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from fscil.classifier.model_folder import ModelFolder
+from fscil.classifier.model_folder import Changed, ModelFolder
 from fscil.errors import FscilWarning, StoreError
 from fscil.runtime.files import pack_tensors
 
@@ -44,7 +44,7 @@ def only(path, pattern):
 
 def counted(contents):
     """A compaction that writes down how many records there were."""
-    return {**contents.about, "records": len(contents.records)}, contents.snapshot
+    return Changed({**contents.about, "records": len(contents.records)}, contents.snapshot)
 
 
 def sign(content):
@@ -192,7 +192,7 @@ def test_compaction(path):
     weights = only(path, "weights-*")
     before = weights.stat().st_ino
     new = {"features": torch.ones(5)}
-    folder.compact(lambda contents: ({"seen": contents.records, "was": contents.about}, new))
+    folder.compact(lambda contents: Changed({"seen": contents.records, "was": contents.about}, new))
     found = folder.read()
     assert found.about == {"seen": RECORDS, "was": ABOUT}
     assert same(found.snapshot, new)
@@ -211,7 +211,7 @@ def test_a_compaction_that_fails_changes_nothing(path):
     with pytest.raises(RuntimeError, match="no idea"):
         folder.compact(lambda contents: (_ for _ in ()).throw(RuntimeError("no idea")))
     with pytest.raises(ValueError, match="Out of range"):
-        folder.compact(lambda contents: ({"threshold": float("nan")}, {}))
+        folder.compact(lambda contents: Changed({"threshold": float("nan")}, {}))
     assert ModelFolder(path).version() == before[0]
     assert ModelFolder(path).read().records == RECORDS
     folder.append({"new": 1})
@@ -401,9 +401,9 @@ def test_damage_anywhere_in_the_journal_costs_at_most_the_last_record(path):
 
 def test_a_newer_model_is_refused_with_advice(path):
     file = path / "model.json"
-    file.write_text(json.dumps(sign({**json.loads(file.read_text(encoding="utf-8")), "schema": 2})))
+    file.write_text(json.dumps(sign({**json.loads(file.read_text(encoding="utf-8")), "schema": 3})))
     for use in (ModelFolder.read, ModelFolder.version, lambda folder: folder.create({}, {}, {})):
-        with pytest.raises(StoreError, match=r"newer fscil \(schema 2\)\. Upgrade"):
+        with pytest.raises(StoreError, match=r"newer fscil \(schema 3\)\. Upgrade"):
             use(ModelFolder(path))
 
 
@@ -442,11 +442,11 @@ def run(program, path):
 GUEST = """
 import sys
 from fscil.errors import StoreError
-from fscil.classifier.model_folder import ModelFolder
+from fscil.classifier.model_folder import Changed, ModelFolder
 folder = ModelFolder(sys.argv[1])
 for use in (
     lambda: folder.append({"guest": 1}),
-    lambda: folder.compact(lambda contents: (contents.about, contents.snapshot)),
+    lambda: folder.compact(lambda contents: Changed(contents.about, contents.snapshot)),
     lambda: folder.create({}, {}, {}),
     lambda: folder.serving().__enter__(),
     lambda: folder.read().about["records"],

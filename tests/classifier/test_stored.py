@@ -88,7 +88,7 @@ def test_changes_of_others_come_with_refresh(model):
         assert mine.classifier.gallery.info("yours") == yours.classifier.gallery.info("yours")
         assert not mine.refresh()
         yours.forget("ant")
-        mine.enroll("mine", NEW[2:])  # reads the changes of others first
+        mine.enroll_photos("mine", mine.classifier.photos(NEW[2:]))  # reads the changes of others first
         assert "ant" not in mine.classifier.gallery
         yours.refresh()
         assert yours.classifier.gallery.names == mine.classifier.gallery.names == Classifier.load(model).gallery.names
@@ -136,7 +136,7 @@ def test_changes_of_others_do_not_build_the_network_again(model):
 def test_a_threshold_is_stored(model, held_out):
     with StoredClassifier.open(model) as mine:
         mine.enroll("new", NEW)
-        found = mine.calibrate(held_out, 0.2, "margin")
+        found = mine.calibrate(held_out, 0.2)
         assert mine.classifier.calibration == found
         assert "new" in mine.classifier.gallery
     there = Classifier.load(model)
@@ -151,15 +151,15 @@ def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
     with StoredClassifier.open(model) as mine:
         photos = mine.classifier.photos(NEW)
         longest = 0
-        for number in range(60):
+        for number in range(100):
             mine.enroll_photos(f"class {number}", photos[:2])
             longest = max(longest, len(ModelFolder(model).read().records))
         names, version = mine.classifier.gallery.names, mine.folder.version()
     assert version.generation > 2
-    assert longest < 60
+    assert longest < 100
     there = Classifier.load(model)
     assert there.gallery.names == names
-    assert {f"class {number}" for number in range(60)} <= {*names}
+    assert {f"class {number}" for number in range(100)} <= {*names}
     with StoredClassifier.open(model) as mine:
         assert not mine.refresh()
 

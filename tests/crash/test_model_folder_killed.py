@@ -25,10 +25,10 @@ for number in range(int(sys.argv[3])):
 # Moves the records into the description, again and again.
 COMPACTOR = """
 import sys
-from fscil.classifier.model_folder import ModelFolder
+from fscil.classifier.model_folder import Changed, ModelFolder
 def compacted(contents):
     new = [[record["writer"], record["number"]] for record in contents.records]
-    return {"compacted": contents.about["compacted"] + new}, contents.snapshot
+    return Changed({"compacted": contents.about["compacted"] + new}, contents.snapshot)
 folder = ModelFolder(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -41,14 +41,14 @@ STEP_BY_STEP = """
 import io, os, shutil, signal, sys
 import torch
 from pathlib import Path
-from fscil.classifier.model_folder import ModelFolder
+from fscil.classifier.model_folder import Changed, ModelFolder
 from fscil.runtime.files import pack_tensors
 
 def act(folder):
     if sys.argv[2] == "append":
         folder.append({"number": 2})
     elif sys.argv[2] == "compact":
-        folder.compact(lambda contents: ({"made": "new"}, {"made": torch.tensor(2)}))
+        folder.compact(lambda contents: Changed({"made": "new"}, {"made": torch.tensor(2)}))
     else:
         folder.create({"made": torch.tensor(2)}, {"made": "new"}, {"made": torch.tensor(2)})
 

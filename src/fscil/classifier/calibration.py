@@ -10,11 +10,10 @@ from torch import Tensor
 from fscil.classifier.encoder import PhotoEncoder, with_progress
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
-from fscil.gallery import Gallery
-from fscil.openset import SCORES, Calibration, Evidence, leave_one_class_out, threshold_at
+from fscil.gallery import Gallery, leave_one_class_out
+from fscil.openset import Calibration, Evidence, threshold_at
 
 MIN_CLASSES = 20  # with fewer, leaving out one says little
-ROUNDING = 1e-5  # by which a photo's score may differ when it is computed again in another batch
 
 
 def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
@@ -36,17 +35,22 @@ def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple
 
 
 def calibrate_gallery(
-    gallery: Gallery, labelled: tuple[Tensor, Sequence[str | None]] | None, false_accept: float, score: str
+    gallery: Gallery, labelled: tuple[Tensor, Sequence[str | None]] | None, false_accept: float, score: str | None
 ) -> Calibration:
-    """labelled: features and class names; unknown are those of classes that are not enrolled, or of no class (None)."""
-    if score not in SCORES:
-        raise ConfigError(f'no score named "{score}". Known: {", ".join(SCORES)}.')
+    """labelled: features and class names; unknown are those of classes that are not enrolled, or of no class (None).
+
+    score: of the gallery's rule; by default the rule's own.
+    """
+    rule = gallery.rule
+    score = score or rule.default_score
+    if score not in rule.unknown_scores:
+        raise ConfigError(f'no score named "{score}". This model has: {", ".join(rule.unknown_scores)}.')
     if not len(gallery):
         raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
     known, unknown = (
         _left_out_scores(gallery, score) if labelled is None else _labelled_scores(gallery, *labelled, score)
     )
-    threshold = threshold_at(unknown, false_accept) + ROUNDING
+    threshold = threshold_at(unknown, false_accept) + rule.rounding
     rejected = float((known < threshold).float().mean()) if len(known) else None
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 
@@ -60,14 +64,14 @@ def _left_out_scores(gallery: Gallery, score: str) -> tuple[Tensor, Tensor]:
             FscilWarning,
             stacklevel=5,
         )
-    return leave_one_class_out(*gallery.features(), score)
+    return leave_one_class_out(*gallery.features(), score, gallery.rule)
 
 
 def _labelled_scores(
     gallery: Gallery, features: Tensor, names: Sequence[str | None], score: str
 ) -> tuple[Tensor, Tensor]:
     """Scores of the photos of enrolled classes and of the others."""
-    scores = SCORES[score](Evidence(gallery.scores(features)))
+    scores = gallery.rule.unknown_scores[score](Evidence(gallery.scores(features)))
     enrolled = torch.tensor([name is not None and name in gallery for name in names])
     if enrolled.all():
         raise DataError(

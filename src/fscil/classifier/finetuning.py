@@ -13,13 +13,23 @@ import torch
 from fscil.config import Config, flatten
 from fscil.data.images import Images
 from fscil.errors import StoreError
+from fscil.features import FeatureCache
+from fscil.losses import LOSSES
 from fscil.models import Backbone
 from fscil.runtime.text import count, duration
-from fscil.training.base_training import base_step, load_base_network, new_base_network, train_base_network
+from fscil.training.base_training import (
+    BaseNetwork,
+    base_step,
+    load_base_network,
+    new_base_network,
+    train_base_network,
+)
+from fscil.training.build import preprocess_of
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
 
+HEAD_RATE, HEAD_EPOCHS = 10, 20  # of the classifier alone: times the learning rate of the recipe
 PLANNED_SHARE = 0.9  # of the minutes: the estimate of the time may be too low
 
 Say: TypeAlias = Callable[[str], None]  # what messages for the user are given to
@@ -42,8 +52,12 @@ def finetune(
     say: Say,
     work: Path | None,
     source: Mapping[str, Any],
+    head_first: bool = False,
 ) -> tuple[Backbone, dict[str, Any]]:
     """The backbone, trained on the base classes within the minutes, and a record of how.
+
+    head_first: train projection and classifier on the untouched backbone's features before, so that their random
+    weights do not spoil it.
 
     With a run folder (`work`) training can be stopped. The same call again, with the same `source` (a description of
     the base images) and settings, continues it by the plan made at first.
@@ -64,10 +78,34 @@ def finetune(
         if run and run.finished:  # stopped between the end of training and the writing of the model
             backbone = load_base_network(plan.config, run, context).backbone
         else:
-            backbone = train_base_network(plan.config, chosen, context, run).backbone
+            network = new_base_network(plan.config, len(chosen.counts), context)
+            if head_first and not (run and run.has("checkpoint")):
+                train_head(network, chosen, plan.config, context)
+            backbone = train_base_network(plan.config, chosen, context, run, network).backbone
     seconds = run.about()["seconds"] if run else round(time.monotonic() - started, 1)
     trained_on = {"classes": len(base.counts), "photos": len(chosen)}
     return backbone, {"settings": flatten(plan.config), "trained on": trained_on, "seconds": seconds}
+
+
+def train_head(network: BaseNetwork, images: Images, config: Config, context: Context) -> None:
+    """Projection and classifier alone, in place, on features that are computed once."""
+    settings, loss, classes = config.train, LOSSES[config.loss.kind], len(images.counts)
+    features = FeatureCache(network.backbone, preprocess_of(config), context.device, quiet=context.quiet)(images)
+    features, labels = features.to(context.device), torch.from_numpy(images.labels).to(context.device)
+    parameters = [*network.projection.parameters(), *network.head.parameters()]
+    optimizer = torch.optim.SGD(
+        parameters, lr=HEAD_RATE * settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+    generator = torch.Generator().manual_seed(settings.seed)
+    network.train()
+    for _ in range(HEAD_EPOCHS):
+        for rows in torch.split(torch.randperm(len(features), generator=generator), settings.batch):
+            if len(rows) < 2:  # BatchNorm needs two
+                continue
+            scores = network.head(network.projection(features[rows]))[:, :classes]
+            optimizer.zero_grad(set_to_none=True)
+            loss(scores, labels[rows], config.loss.scale, config.loss.margin).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
 
 
 def make_plan(config: Config, base: Images, minutes: float | None, context: Context) -> TrainingPlan:

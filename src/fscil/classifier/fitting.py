@@ -5,16 +5,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from fscil import data
-from fscil.classifier.base_gallery import base_gallery
+from fscil.classifier.base_gallery import encode_images, gallery_of_all, gallery_of_nearest
+from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
+from fscil.classifier.estimating import estimate, why_not
 from fscil.classifier.finetuning import Say, finetune
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data.images import Dataset
-from fscil.errors import DataError
-from fscil.gallery import Gallery, class_name
-from fscil.models import Backbone
+from fscil.errors import ConfigError, DataError
+from fscil.gallery import Gallery, Photo, class_name
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import count, first_few
 from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
@@ -22,11 +27,38 @@ from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
 MIN_PHOTOS = 5  # a class with fewer takes no part in training
+HELD_OUT = 0.2  # of the photos of a class, on which the trained network is compared with the untrained one
 FROM_SCRATCH = (  # a network small enough for a CPU
     *("model.backbone=resnet18", "model.stem=imagenet", "model.width=32", "model.init=scratch"),
     *("data.resize=128", "views.size=112", "loss.scale=16", "loss.margin_warmup=0.5"),
     *("train.epochs=60", "train.lr=0.05"),
 )
+FINETUNE = (  # the classifier first, then all at a tenth of its rate; the best epoch by some of the training photos
+    *("train.lr=0.0005", "train.freeze_batchnorm=true"),
+    *("train.selection=validation", "train.validation_share=0.15"),
+)
+
+
+@dataclass(frozen=True)
+class Training:
+    """That the network is to be trained, and how."""
+
+    minutes: float | None  # at most
+    from_scratch: bool  # a small network from random weights, otherwise the pretrained one
+
+    @classmethod
+    def asked(cls, finetune: bool, minutes: float | None, from_scratch: bool) -> "Training | None":
+        """None for no training, which is the default."""
+        if minutes is not None and not minutes >= 0:
+            raise ConfigError(f"minutes = {minutes}: must be 0 or more.")
+        if minutes and not (finetune or from_scratch):
+            raise ConfigError(
+                f"minutes = {minutes:g} is a limit for training, and by default nothing is trained. Add finetune "
+                f"(--finetune), or leave it out."
+            )
+        if from_scratch and minutes == 0:
+            raise ConfigError("a network from scratch must be trained: leave out minutes = 0.")
+        return cls(minutes, from_scratch) if (finetune or from_scratch) and minutes != 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +67,13 @@ class FitResult:
 
     encoder: PhotoEncoder
     gallery: Gallery
+    decision: Decision
     made: dict[str, Any]  # how it was made, for the record
 
 
 @dataclass(frozen=True, eq=False)
 class PhotoFolder:
-    """A folder of class folders to fit on."""
+    """A folder of class folders to train on."""
 
     root: Path
     original: Dataset  # the files as they are
@@ -58,19 +91,29 @@ class PhotoFolder:
         return [label for label, photos in enumerate(self.counts) if photos >= MIN_PHOTOS]
 
 
-def folder_recipe(from_scratch: bool = False, settings: Sequence[str] = ()) -> Config:
-    return load_recipe("folder", [*(FROM_SCRATCH if from_scratch else ()), *settings])
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A network and what it makes of the photos."""
+
+    encoder: PhotoEncoder
+    photos: list[Photo | None]
+    labels: NDArray[np.int64]  # of the photos
+
+
+def folder_recipe(training: Training | None = None, settings: Sequence[str] = ()) -> Config:
+    usual = () if training is None else FROM_SCRATCH if training.from_scratch else FINETUNE
+    return load_recipe("folder", [*usual, *settings])
 
 
 def from_pretrained(context: Context) -> FitResult:
     """The pretrained network and no class at all."""
     config = folder_recipe()
     encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone_of(config), context.device)
-    return FitResult(encoder, Gallery(encoder.dim), {"by": "pretrained"})
+    return FitResult(encoder, Gallery(encoder.dim), Decision(), {"by": "pretrained"})
 
 
 def from_run(run: Run, root: Path | None, shots: int, context: Context) -> FitResult:
-    """The network of a finished run, with the base classes of its data."""
+    """The network of a finished run, with the base classes of its data, under the paper's rule."""
     run.require_finished()
     config, recorded = run.config(), run.about().get("data")
     root = root or (Path(recorded) if recorded else None)
@@ -82,32 +125,35 @@ def from_run(run: Run, root: Path | None, shots: int, context: Context) -> FitRe
     base = base_images(dataset, protocol)
     names = [dataset.class_names[label] for label in protocol.seen(0)]
     encoder = PhotoEncoder.load(encoder_config, load_tensors(run.weights)[0], context.device, str(run.weights))
-    original = data.load(config.data.name, root)
-    gallery = base_gallery(encoder, base, names, original, shots, min_photos=1, quiet=context.quiet)
+    found = encode_images(encoder, base, data.load(config.data.name, root), context.quiet)
+    gallery = gallery_of_nearest(found, base.labels.tolist(), names, shots)
     settings = flatten(config)
     settings.pop("protocol.order", None)  # names of classes, which may have to be forgotten
-    return FitResult(encoder, gallery, {"by": "run", "run": str(run.folder.resolve()), "settings": settings})
+    made = {"by": "run", "run": str(run.folder.resolve()), "settings": settings}
+    return FitResult(encoder, gallery, Decision(), made)
 
 
 def fit_folder(
-    root: Path, config: Config, shots: int, minutes: float | None, context: Context, say: Say, work: Path | None
+    root: Path, config: Config, training: Training | None, context: Context, say: Say, work: Path | None
 ) -> FitResult:
-    """Train on the classes with enough photos, then enroll all of them. work: a run folder to stop and resume in."""
-    folder = _read_folder(root, config, context.quiet)
-    _announce(folder, say)
-    backbone, record = _backbone(folder, config, minutes, context, say, work)
-    encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone, context.device)
-    images = folder.dataset.train
-    gallery = base_gallery(encoder, images, folder.names, folder.original, shots, MIN_PHOTOS, context.quiet)
-    made = {"by": "fit", "folder": str(root.resolve()), "photos": len(images), **record}
-    return FitResult(encoder, gallery, made)
+    """Encode every photo, estimate the decision rule and enroll them all; with `training`, train the network before.
 
-
-def _read_folder(root: Path, config: Config, quiet: bool) -> PhotoFolder:
+    work: a run folder to stop and resume training in.
+    """
     original = folders.whole(root)
-    names = _class_names(original)  # an invalid name is better found before all photos are decoded
-    resize = EncoderConfig.from_recipe(config).resize
-    return PhotoFolder(root, original, data.prepare(original, resize, quiet=quiet), names)
+    names = _class_names(original)
+    say(f"{root}: {len(original.train)} photos of {len(names)} classes")
+    record: dict[str, Any] = {}
+    if training is None:
+        found = _encode(_untrained(config, context, say), original, original, context)
+    else:
+        resize = EncoderConfig.from_recipe(config).resize
+        folder = PhotoFolder(root, original, data.prepare(original, resize, quiet=context.quiet), names)
+        found, record = _train(folder, config, training, context, say, work)
+    gallery = gallery_of_all(found.photos, found.labels.tolist(), names)
+    photos = sum(photo is not None for photo in found.photos)
+    made = {"by": "fit", "folder": str(root.resolve()), "photos": photos, **record}
+    return _decided(FitResult(found.encoder, gallery, Decision(), made), say)
 
 
 def _class_names(dataset: Dataset) -> list[str]:
@@ -118,8 +164,63 @@ def _class_names(dataset: Dataset) -> list[str]:
     return names
 
 
-def _announce(folder: PhotoFolder, say: Say) -> None:
-    say(f"{folder.root}: {len(folder.dataset.train)} photos of {len(folder.names)} classes")
+def _untrained(config: Config, context: Context, say: Say) -> PhotoEncoder:
+    if config.model.init == "scratch":
+        say("the network has random weights and is not trained: use this for tests only")
+    return PhotoEncoder(EncoderConfig.from_recipe(config), backbone_of(config), context.device)
+
+
+def _encode(encoder: PhotoEncoder, dataset: Dataset, original: Dataset, context: Context) -> Encoded:
+    return Encoded(encoder, encode_images(encoder, dataset.train, original, context.quiet), dataset.train.labels)
+
+
+def _decided(result: FitResult, say: Say) -> FitResult:
+    """Under the two-covariance rule, if there are photos enough to estimate it."""
+    features, labels = result.gallery.features()
+    reason = why_not(labels)
+    if reason:
+        say(f"{reason}: photos are compared with classes by cosine, without probabilities. Later: fscil upgrade")
+        return result
+    found = estimate(features, labels)
+    for line in found.summary:
+        say(line)
+    decision = replace(result.decision, probability=found.probability)
+    made = {**result.made, "decision": found.made}
+    return replace(result, gallery=result.gallery.under(found.rule), decision=decision, made=made)
+
+
+def _train(
+    folder: PhotoFolder, config: Config, training: Training, context: Context, say: Say, work: Path | None
+) -> tuple[Encoded, dict[str, Any]]:
+    """The photos through the trained network, or through the untrained one where that is as good; and a record."""
+    _announce_small(folder, say)
+    images, trainable = folder.dataset.train, folder.trainable
+    if len(trainable) < 2 or config.train.epochs == 0:
+        if training.from_scratch:
+            raise DataError(
+                f"{folder.root}: training from scratch needs at least two classes with {MIN_PHOTOS} photos each, and "
+                f"some epochs; {len(trainable)} have as many. Add photos, or start from the pretrained network."
+            )
+        say(f"no training: fewer than two classes have {MIN_PHOTOS} photos, or there are no epochs")
+        return _encode(_untrained(config, context, say), folder.dataset, folder.original, context), {}
+    held_out = np.zeros(len(images), bool) if training.from_scratch else _held_out(images.labels, trainable)
+    base = images.select(~held_out).of_classes(trainable).relabel(trainable)
+    names = [folder.names[label] for label in trainable]
+    source = {"folder": str(folder.root.resolve()), "classes": names, "photos": len(base)}
+    backbone, record = finetune(
+        config, base, training.minutes, context, say, work, source, head_first=not training.from_scratch
+    )
+    encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone, context.device)
+    trained = _encode(encoder, folder.dataset, folder.original, context)
+    if training.from_scratch:
+        return trained, record
+    before = _encode(_untrained(config, context, say), folder.dataset, folder.original, context)
+    comparison = _compare(before, trained, held_out, folder.names)
+    say(comparison.text)
+    return (trained if comparison.better else before), {**record, "comparison": comparison.record}
+
+
+def _announce_small(folder: PhotoFolder, say: Say) -> None:
     pairs = zip(folder.names, folder.counts, strict=True)
     small = [f"{name} ({photos})" for name, photos in pairs if photos < MIN_PHOTOS]
     if small:
@@ -129,21 +230,55 @@ def _announce(folder: PhotoFolder, say: Say) -> None:
         )
 
 
-def _backbone(
-    folder: PhotoFolder, config: Config, minutes: float | None, context: Context, say: Say, work: Path | None
-) -> tuple[Backbone, dict[str, Any]]:
-    """Trained, or as it is where there is too little to train on or no time; and a record of the training."""
-    trainable = folder.trainable
-    if len(trainable) >= 2 and config.train.epochs > 0 and minutes != 0:
-        base = folder.dataset.train.of_classes(trainable).relabel(trainable)
-        names = [folder.names[label] for label in trainable]
-        source = {"folder": str(folder.root.resolve()), "classes": names, "photos": len(base)}
-        return finetune(config, base, minutes, context, say, work, source)
-    if config.model.init == "scratch":
-        raise DataError(
-            f"{folder.root}: training from scratch needs at least two classes with {MIN_PHOTOS} photos each, and some "
-            f"time; {len(trainable)} have as many. Add photos, or start from the pretrained network."
+def _held_out(labels: NDArray[np.int64], classes: Sequence[int]) -> NDArray[np.bool_]:
+    """(n,) a share of the photos of each of these classes, always the same ones."""
+    chosen = np.zeros(len(labels), bool)
+    random = np.random.default_rng(0)
+    for label in classes:
+        members = random.permutation(np.flatnonzero(labels == label))
+        chosen[members[: max(1, round(HELD_OUT * len(members)))]] = True
+    return chosen
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Held-out photos named by the untrained and by the trained network, under the same kind of decision rule."""
+
+    photos: int
+    before: int  # of them named rightly without training
+    after: int
+    differing: int  # that one of the two names rightly and the other does not
+
+    @property
+    def better(self) -> bool:
+        """By more than a standard error of the difference, so that chance rarely decides."""
+        return bool(self.after - self.before > self.differing**0.5)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {"held-out photos": self.photos, "before": self.before, "after": self.after, "kept": self.better}
+
+    @property
+    def text(self) -> str:
+        verdict = "the trained network is used" if self.better else "training did not help, the network stays as it was"
+        return (
+            f"of {count(self.photos, 'held-out photo')} {self.before} are named rightly without training and "
+            f"{self.after} with it: {verdict}"
         )
-    reason = f"fewer than two classes have {MIN_PHOTOS} photos: " if len(trainable) < 2 else ""
-    say(f"{reason}no training, the pretrained network is used as it is")
-    return backbone_of(config), {}
+
+
+def _compare(before: Encoded, after: Encoded, held_out: NDArray[np.bool_], names: Sequence[str]) -> Comparison:
+    right = [_named_rightly(each, held_out, names) for each in (before, after)]
+    first, second = (int(each.sum()) for each in right)
+    return Comparison(len(right[0]), first, second, int((right[0] != right[1]).sum()))
+
+
+def _named_rightly(encoded: Encoded, held_out: NDArray[np.bool_], names: Sequence[str]) -> NDArray[np.bool_]:
+    """Of the readable held-out photos, by a model of the others."""
+    pairs = list(zip(encoded.photos, encoded.labels.tolist(), held_out.tolist(), strict=True))
+    others = [(photo, label) for photo, label, held in pairs if not held]
+    asked = [(photo, label) for photo, label, held in pairs if held and photo]
+    gallery = gallery_of_all([photo for photo, _ in others], [label for _, label in others], names)
+    gallery = gallery.under(estimate(*gallery.features()).rule)
+    nearest = gallery.scores(torch.stack([photo.feature for photo, _ in asked])).argmax(1).tolist()
+    return np.array([gallery.names[place] == names[label] for place, (_, label) in zip(nearest, asked, strict=True)])

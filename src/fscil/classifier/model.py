@@ -1,39 +1,29 @@
 """The classifier for people with photos: fit, enroll, forget, predict, say "unknown", save and load."""
 
-import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fscil import __version__
 from fscil.classifier.calibration import calibrate_gallery, labelled_features
-from fscil.classifier.checking import Check, compare_labels
-from fscil.classifier.encoder import EncoderConfig, PhotoEncoder, with_progress
-from fscil.classifier.model_folder import Contents, ModelFolder, Version
-from fscil.classifier.prediction import Prediction, predictions
-from fscil.data import photos
-from fscil.data.photos import Source, as_list
-from fscil.errors import ConfigError, DataError, StoreError
-from fscil.gallery import ClassInfo, Gallery, Photo, class_name
-from fscil.openset import DEFAULT_SCORE, Calibration
-from fscil.training.context import Context, pick_device
+from fscil.classifier.decision import Decision
+from fscil.classifier.doubts import doubts, warn_of
+from fscil.classifier.estimating import Estimate, estimate
+from fscil.classifier.predictor import PathLike, Photos
+from fscil.classifier.saving import SavedPredictor
+from fscil.errors import ConfigError, DataError
+from fscil.gallery import class_name
+from fscil.openset import Calibration
+from fscil.training.context import Context
 
 if TYPE_CHECKING:
     from fscil.classifier.finetuning import Say
     from fscil.classifier.fitting import FitResult
 
-PathLike: TypeAlias = str | os.PathLike[str]
-Photos: TypeAlias = Source | Sequence[Source] | NDArray[Any]  # one, or several
 
-
-class Classifier:
-    """A frozen network and a gallery of classes. Several threads may use it at once.
+class Classifier(SavedPredictor):
+    """A frozen network, a gallery of classes and a decision rule. Several threads may use it at once.
 
     Make one with `fit`, `pretrained`, `from_run` or `load`. Wherever photos are expected, give one or a list of them:
     paths, the contents of files as bytes, Pillow images, or uint8 arrays of shape (height, width, 3).
@@ -43,9 +33,9 @@ class Classifier:
     encoder : PhotoEncoder
         Computes the feature of a photo.
     gallery : Gallery, optional
-        The classes; by default none.
-    calibration : Calibration, optional
-        When to call a photo unknown; by default never.
+        The classes and the rule by which photos are compared with them; by default none, and the cosine rule.
+    decision : Decision, optional
+        When to call a photo unknown, and probabilities; by default never, and none.
     made : mapping, optional
         How the classifier was made, for the record.
 
@@ -58,20 +48,6 @@ class Classifier:
     'red panda'
     """
 
-    def __init__(
-        self,
-        encoder: PhotoEncoder,
-        gallery: Gallery | None = None,
-        calibration: Calibration | None = None,
-        made: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.encoder = encoder
-        self.gallery = Gallery(encoder.dim) if gallery is None else gallery
-        self.calibration = calibration
-        self.made = dict(made or {})
-        self.lock = threading.RLock()  # for reading and changing the gallery
-        self._saved: tuple[Path, Version] | None = None  # the folder it was loaded from or saved to
-
     # Making one
 
     @classmethod
@@ -79,29 +55,34 @@ class Classifier:
         cls,
         folder: PathLike,
         *,
-        shots: int = 5,
+        finetune: bool = False,
         minutes: float | None = None,
         from_scratch: bool = False,
+        unknown_prior: float | None = None,
         settings: Sequence[str] = (),
         device: str = "auto",
         quiet: bool = False,
         say: "Say | None" = None,
         work: PathLike | None = None,
     ) -> "Classifier":
-        """Fine-tune the pretrained network on a folder of class folders, and enroll its classes.
+        """Enroll all photos of a folder of class folders, and estimate how photos of one class differ from each other.
 
-        Classes with fewer than 5 photos are not trained on, but enrolled afterwards.
+        No training: every photo passes the pretrained network once. With fewer than two classes of two photos or more
+        nothing can be estimated, and photos are compared with class means by cosine.
 
         Parameters
         ----------
         folder : path
             Photos in one folder per class: folder/class/photo. If it has a train part, only that is used.
-        shots : int
-            A trained class is the mean of this many photos, those nearest to the mean of all.
+        finetune : bool
+            Train the network on the classes with at least 5 photos, except for a fifth of their photos. The result is
+            used only if it does better on those.
         minutes : float, optional
-            Train no longer than this, on fewer photos if need be; 0 uses the pretrained network as it is.
+            Train no longer than this, on fewer photos if need be; 0: no training.
         from_scratch : bool
-            Train a small network from random weights, instead of the pretrained one.
+            Train a small network from random weights, instead of the pretrained one. Its result is always used.
+        unknown_prior : float, optional
+            How probable it is, before a photo is seen, that it shows none of the classes.
         settings : sequence of str
             Changes of the recipe "folder", such as "train.lr=0.01".
         device : str
@@ -128,20 +109,20 @@ class Classifier:
 
         Examples
         --------
-        >>> classifier = Classifier.fit("photos/birds", minutes=0, quiet=True)  # minutes=20 trains for up to that long
+        >>> classifier = Classifier.fit("photos/birds", quiet=True)  # finetune=True, minutes=20 also trains
         >>> [info.name for info in classifier.classes()]
         ['blue tit', 'robin', 'wren']
         """
-        from fscil.classifier.fitting import fit_folder, folder_recipe
+        from fscil.classifier.fitting import Training, fit_folder, folder_recipe
 
-        _check_shots(shots)
-        if minutes is not None and not minutes >= 0:
-            raise ConfigError(f"minutes = {minutes}: must be 0 or more.")
-        root, context = Path(folder).expanduser(), Context.on(device, quiet)
-        recipe = folder_recipe(from_scratch, settings)
-        return cls._from(
-            fit_folder(root, recipe, shots, minutes, context, say or _default_say(quiet), Path(work) if work else None)
-        )
+        training = Training.asked(finetune, minutes, from_scratch)
+        decision = Decision() if unknown_prior is None else Decision(unknown_prior=unknown_prior)
+        context = Context.on(device, quiet)
+        recipe = folder_recipe(training, settings)
+        root, workplace = Path(folder).expanduser(), Path(work) if work else None
+        made = cls._from(fit_folder(root, recipe, training, context, say or _default_say(quiet), workplace))
+        made.decision = replace(made.decision, unknown_prior=decision.unknown_prior)
+        return made
 
     @classmethod
     def pretrained(cls, device: str = "auto") -> "Classifier":
@@ -218,12 +199,15 @@ class Classifier:
 
     @classmethod
     def _from(cls, result: "FitResult") -> "Classifier":
-        return cls(result.encoder, result.gallery, made={**result.made, "fscil": __version__})
+        return cls(result.encoder, result.gallery, result.decision, {**result.made, "fscil": __version__})
 
     # Learning
 
     def enroll(self, name: str, images: Photos) -> int:
         """Learn a class, or improve one, from one photo or more. No training: its mean is updated.
+
+        An FscilWarning tells where a new class can hardly be distinguished from one that is enrolled, or where a photo
+        looks like none of the others of its class.
 
         Parameters
         ----------
@@ -257,6 +241,7 @@ class Classifier:
         if not found:
             raise DataError(f'"{name}": no photo to learn it from. Give at least one.')
         with self.lock:
+            warn_of(doubts(self.gallery, self.decision, name, found))
             return self.gallery.enroll(name, found)
 
     def forget(self, name: str) -> None:
@@ -282,182 +267,51 @@ class Classifier:
         with self.lock:
             self.gallery.forget(name)
 
-    def classes(self) -> list[ClassInfo]:
-        """The enrolled classes, in the order they were enrolled in.
+    def estimate(self) -> Estimate:
+        """Estimate from the photos of the gallery how photos of one class differ, and decide by that from now on.
+
+        A threshold for "unknown" is removed, because it was for other scores.
 
         Returns
         -------
-        list of ClassInfo
-            With name, number of photos, origin ("base" or "enrolled"), times of the first and last photo, and sources.
+        Estimate
+            The decision rule and how it was found.
+
+        Raises
+        ------
+        DataError
+            If fewer than two classes have two photos or more.
 
         Examples
         --------
-        >>> for info in Classifier.load("birds.fscil").classes():
-        ...     print(info.name, info.photos, info.origin)
-        blue tit 5 base
-        robin 5 base
-        wren 2 enrolled
+        >>> classifier = Classifier.load("birds.fscil")
+        >>> classifier.estimate().made["classes"]
+        3
         """
         with self.lock:
-            return self.gallery.classes()
-
-    # Predicting
-
-    def predict(self, images: Photos, top: int = 1) -> list[Prediction]:
-        """What each photo shows.
-
-        Parameters
-        ----------
-        images : photo or sequence of photos
-            A single photo gives a list of one prediction.
-        top : int
-            How many of the nearest classes a prediction's ranking names.
-
-        Returns
-        -------
-        list of Prediction
-            In the order of the photos.
-
-        Raises
-        ------
-        DataError
-            If a photo cannot be read.
-        ConfigError
-            If `top` is less than 1.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> [prediction.label for prediction in classifier.predict(["garden.jpg", "pond.jpg"])]
-        ['robin', 'blue tit']
-        >>> [name for name, score in classifier.predict("garden.jpg", top=3)[0].ranking]
-        ['robin', 'wren', 'blue tit']
-        """
-        return self.predict_features(self.features(images), top)
-
-    def stream(self, images: Sequence[Source], top: int = 1) -> Iterator[Prediction | DataError]:
-        """Predictions one after the other, for any number of photos.
-
-        Parameters
-        ----------
-        images : sequence of photos
-            A few at a time are decoded.
-        top : int
-            How many of the nearest classes a prediction's ranking names.
-
-        Yields
-        ------
-        Prediction or DataError
-            In the order of the photos; the error of one that cannot be read.
-
-        Raises
-        ------
-        ConfigError
-            If `top` is less than 1.
-
-        Examples
-        --------
-        >>> for answer in Classifier.load("birds.fscil").stream(["garden.jpg", "notes.txt"]):
-        ...     print(answer if isinstance(answer, Exception) else answer.label)
-        robin
-        notes.txt: not a JPEG, PNG, WEBP, BMP or GIF image
-        """
-        for batch in self.encoder.batches(images):
-            good = [row for row in batch if isinstance(row, Tensor)]
-            found = iter(self.predict_features(torch.stack(good), top) if good else ())
-            for row in batch:
-                yield row if isinstance(row, DataError) else next(found)
-
-    def features(self, images: Photos) -> Tensor:
-        """What the network computes from photos.
-
-        Parameters
-        ----------
-        images : photo or sequence of photos
-
-        Returns
-        -------
-        Tensor
-            (n, d) raw features, float32, on the host.
-
-        Raises
-        ------
-        DataError
-            If a photo cannot be read.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.features(["garden.jpg", "pond.jpg"]).shape == (2, classifier.encoder.dim)
-        True
-        """
-        return self.encoder.features(as_list(images))
-
-    def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:
-        """As `predict`, from features that are computed already.
-
-        Parameters
-        ----------
-        features : Tensor
-            (n, d) raw features.
-        top : int
-            How many of the nearest classes a prediction's ranking names.
-
-        Returns
-        -------
-        list of Prediction
-
-        Raises
-        ------
-        ConfigError
-            If `top` is less than 1.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> features = classifier.features("garden.jpg")
-        >>> classifier.predict_features(features) == classifier.predict("garden.jpg")
-        True
-        """
-        with self.lock:
-            return predictions(self.gallery, self.calibration, features, top)
-
-    def photos(self, images: Photos) -> list[Photo]:
-        """What the gallery keeps of photos.
-
-        Parameters
-        ----------
-        images : photo or sequence of photos
-
-        Returns
-        -------
-        list of Photo
-            With digest, feature, source, time and thumbnail.
-
-        Raises
-        ------
-        DataError
-            If a photo cannot be read.
-
-        Examples
-        --------
-        >>> [photo] = Classifier.load("birds.fscil").photos("garden.jpg")
-        >>> photo.source
-        'garden.jpg'
-        """
-        found: list[Photo] = []
-        for photo in self.encoder.photos(as_list(images)):
-            if isinstance(photo, DataError):
-                raise photo
-            found.append(photo)
+            found = estimate(*self.gallery.features())
+            self.gallery = self.gallery.under(found.rule)
+            self.decision = replace(self.decision, calibration=None, probability=found.probability)
+            self.made = {**self.made, "decision": found.made}
         return found
 
     # Unknown photos
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The threshold that `calibrate` has set, if any; to set it to None removes it."""
+        return self.decision.calibration
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        self.decision = replace(self.decision, calibration=calibration)
 
     def calibrate(
         self, folder: PathLike | None = None, false_accept: float = 0.05, score: str | None = None, quiet: bool = True
     ) -> Calibration:
         """Set the threshold below which a photo is called unknown.
+
+        Without one, that is where "unknown" has a probability above 1/2; under the cosine rule, never.
 
         Parameters
         ----------
@@ -467,7 +321,7 @@ class Classifier:
         false_accept : float
             Share of unknown photos that may be taken for a class, from 0 to below 1.
         score : str, optional
-            A key of `fscil.openset.SCORES`; by default "contrast".
+            Under the cosine rule a key of `fscil.openset.SCORES`, by default "contrast"; otherwise "log_ratio".
         quiet : bool
             Show no progress.
 
@@ -503,144 +357,7 @@ class Classifier:
         """What `calibrate` would set, without setting it; with the same parameters."""
         labelled = labelled_features(self.encoder, Path(folder).expanduser(), quiet) if folder else None
         with self.lock:
-            return calibrate_gallery(self.gallery, labelled, false_accept, score or DEFAULT_SCORE)
-
-    def check(self, folder: PathLike, quiet: bool = True) -> Check:
-        """Measure how well it does on labelled photos, best on such that it has not seen.
-
-        Parameters
-        ----------
-        folder : path
-            Photos in one folder per class. If it has a test part, only that is used.
-        quiet : bool
-            Show no progress.
-
-        Returns
-        -------
-        Check
-            Accuracy in all and per class, most confused pairs, share of unknown.
-
-        Raises
-        ------
-        DataError
-            If the folder has no photo in a class folder.
-
-        Examples
-        --------
-        >>> Classifier.load("birds.fscil").check("photos/held_out").accuracy
-        1.0
-        """
-        root = Path(folder).expanduser()
-        found = [(path, label) for path, label in photos.labelled(root, "test") if label is not None]
-        if not found:
-            raise DataError(f"{root}: no photo in a class folder, so nothing says what is right.")
-        answers = with_progress(self.stream([path for path, _ in found]), len(found), quiet)
-        true, predicted, skipped = [], [], []
-        for (_, label), answer in zip(found, answers, strict=True):
-            if isinstance(answer, DataError):
-                skipped.append(str(answer))
-            else:
-                true.append(label.strip())
-                predicted.append(answer.label)
-        return compare_labels(true, predicted, self.gallery.names, skipped)
-
-    # To disk and back
-
-    def save(self, path: PathLike, force: bool = False) -> None:
-        """Write a model folder.
-
-        Parameters
-        ----------
-        path : path
-            A new folder, or the model this one was loaded from, if nobody has changed it since.
-        force : bool
-            Replace any model that is there.
-
-        Raises
-        ------
-        StoreError
-            If another model or something else is there, the model has changed since, or the disk is full. Then what
-            was there is untouched.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.forget("robin")
-        >>> classifier.save("fewer_birds.fscil")
-        """
-        folder = ModelFolder(Path(path).expanduser())
-        place = folder.path.resolve()
-        expected = self._saved[1] if self._saved and self._saved[0] == place else None
-        if folder.exists() and not force and expected is None:
-            raise StoreError(f"{path} already holds another model. Save with force=True to replace it.")
-        if folder.exists() and not force and folder.version() != expected:
-            raise StoreError(
-                f"{path}: the model has changed since it was loaded, for instance by an enrollment in another program. "
-                f"Load it again, or save with force=True to lose that change."
-            )
-        with self.lock:
-            weights = self.encoder.backbone.state_dict()
-            version = folder.create(weights, self.about(), self.gallery.snapshot(), None if force else expected)
-        self._saved = (place, version)
-
-    @classmethod
-    def load(cls, path: PathLike, device: str = "auto") -> "Classifier":
-        """Read a model folder.
-
-        Parameters
-        ----------
-        path : path
-            Written by `save`, `fscil fit` or a `StoredClassifier`.
-        device : str
-            "auto", "cpu", "cuda" or "cuda:N".
-
-        Returns
-        -------
-        Classifier
-
-        Raises
-        ------
-        StoreError
-            If it is no model folder, is damaged, or was written by a newer version.
-
-        Examples
-        --------
-        >>> len(Classifier.load("birds.fscil").classes())
-        3
-        """
-        folder = ModelFolder(Path(path).expanduser())
-        contents = folder.read()
-        found = cls.restore(contents, device, str(path))
-        found._saved = (folder.path.resolve(), contents.version)
-        return found
-
-    @classmethod
-    def restore(cls, contents: Contents, device: str = "auto", source: str = "the model") -> "Classifier":
-        """From what a model folder holds. source: what an error calls it."""
-        about = contents.about
-        config = EncoderConfig.from_dict(about["network"])
-        encoder = PhotoEncoder.load(config, contents.weights, pick_device(device), source)
-        return cls(encoder, restore_gallery(contents), restore_calibration(about), about["made"])
-
-    def about(self) -> dict[str, Any]:
-        """What model.json holds of it: all but weights and gallery."""
-        return {
-            "network": self.encoder.config.to_dict(),
-            "calibration": asdict(self.calibration) if self.calibration else None,
-            "made": self.made,
-        }
-
-
-def restore_gallery(contents: Contents) -> Gallery:
-    """The snapshot and what was enrolled since."""
-    gallery = Gallery.from_snapshot(contents.snapshot)
-    for record in contents.records:
-        gallery.apply(record)
-    return gallery
-
-
-def restore_calibration(about: Mapping[str, Any]) -> Calibration | None:
-    return Calibration(**about["calibration"]) if about["calibration"] else None
+            return calibrate_gallery(self.gallery, labelled, false_accept, score)
 
 
 def _check_shots(shots: int) -> None:

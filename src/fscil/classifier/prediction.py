@@ -6,15 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fscil.classifier.decision import Decision
 from fscil.errors import ConfigError
 from fscil.gallery import Gallery
-from fscil.openset import SCORES, Calibration, Evidence
 from fscil.runtime.memory import rows_per_chunk
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a photo shows. Scores are cosines to the class means.
+    """What a photo shows.
+
+    Scores are log-likelihood ratios: of "one more photo of this class" against "a photo of a class never seen". Under
+    the cosine rule they are cosines to the class means, and there are no probabilities.
 
     Attributes
     ----------
@@ -28,6 +31,12 @@ class Prediction:
         By which the nearest class leads the runner-up; with a single class, its score.
     ranking : tuple of (str, float)
         The nearest classes and their scores, nearest first, as many as were asked for.
+    probability : float or None
+        Of the nearest class, also where the photo is called unknown.
+    unknown_probability : float or None
+        That the photo shows none of the classes. With the probabilities of all classes it sums to 1.
+    probabilities : tuple of float
+        Of the classes of the ranking.
 
     Examples
     --------
@@ -38,6 +47,10 @@ class Prediction:
     True
     >>> found.margin == found.ranking[0][1] - found.ranking[1][1]
     True
+    >>> found.probability == found.probabilities[0]
+    True
+    >>> found.unknown_probability < 0.5
+    True
     """
 
     label: str | None
@@ -45,36 +58,60 @@ class Prediction:
     runner_up: str | None
     margin: float
     ranking: tuple[tuple[str, float], ...] = ()
+    probability: float | None = None
+    unknown_probability: float | None = None
+    probabilities: tuple[float, ...] = ()
 
 
-def predictions(gallery: Gallery, calibration: Calibration | None, features: Tensor, top: int) -> list[Prediction]:
+def predictions(gallery: Gallery, decision: Decision, features: Tensor, top: int) -> list[Prediction]:
     """(n, d) raw features -> one prediction each, with the `top` nearest classes in its ranking."""
     if top < 1:
         raise ConfigError(f"top = {top}: must be at least 1.")
     names = gallery.names
     if not names:
-        return [Prediction(None, 0.0, None, 0.0)] * len(features)
+        unknown = None if decision.probability is None else 1.0
+        return [Prediction(None, 0.0, None, 0.0, unknown_probability=unknown)] * len(features)
     found: list[Prediction] = []
     for part in torch.split(features, rows_per_chunk(len(names))):
-        cosines = gallery.scores(part)
-        nearest = cosines.topk(min(max(top, 2), len(names)), dim=1)
-        rows = zip(
-            accepted(cosines, calibration).tolist(), nearest.values.tolist(), nearest.indices.tolist(), strict=True
-        )
-        for known, scores, classes in rows:
-            found.append(_prediction(known, scores, [names[each] for each in classes], top))
+        scores = gallery.scores(part)
+        nearest = scores.topk(min(max(top, 2), len(names)), dim=1)
+        known = decision.accepted(gallery.rule, scores).tolist()
+        likely, unknown_probabilities = _probabilities(decision, scores, nearest.values)
+        answers = zip(known, nearest.values.tolist(), nearest.indices.tolist(), strict=True)
+        for row, (accepted, values, classes) in enumerate(answers):
+            chosen = [names[each] for each in classes]
+            found.append(_prediction(accepted, values, chosen, top, likely[row], unknown_probabilities[row]))
     return found
 
 
-def accepted(cosines: Tensor, calibration: Calibration | None) -> Tensor:
-    """(n, C) -> (n,) whether a photo is believed to show one of the classes; without calibration all are."""
-    if calibration is None:
-        return torch.ones(len(cosines), dtype=torch.bool)
-    return SCORES[calibration.score](Evidence(cosines)) >= calibration.threshold
+def _probabilities(
+    decision: Decision, scores: Tensor, nearest: Tensor
+) -> tuple[Sequence[Sequence[float]], Sequence[float | None]]:
+    """Per photo those of its nearest classes, and of unknown; none without a calibration of probabilities."""
+    if decision.probability is None:
+        return [()] * len(scores), [None] * len(scores)
+    classes, unknown = decision.probability.of_nearest(scores, nearest, decision.unknown_prior)
+    return classes.tolist(), unknown.tolist()
 
 
-def _prediction(known: bool, scores: Sequence[float], names: Sequence[str], top: int) -> Prediction:
-    """scores, names: of the nearest classes, nearest first; one if there is a single class, otherwise at least two."""
+def _prediction(
+    known: bool,
+    scores: Sequence[float],
+    names: Sequence[str],
+    top: int,
+    probabilities: Sequence[float],
+    unknown_probability: float | None,
+) -> Prediction:
+    """scores, names, probabilities: of the nearest classes, nearest first; one of a single class, or at least two."""
     runner_up, margin = (names[1], scores[0] - scores[1]) if len(names) > 1 else (None, scores[0])
     ranking = tuple(zip(names, scores, strict=True))[:top]
-    return Prediction(names[0] if known else None, scores[0], runner_up, margin, ranking)
+    return Prediction(
+        label=names[0] if known else None,
+        score=scores[0],
+        runner_up=runner_up,
+        margin=margin,
+        ranking=ranking,
+        probability=probabilities[0] if probabilities else None,
+        unknown_probability=unknown_probability,
+        probabilities=tuple(probabilities[:top]),
+    )

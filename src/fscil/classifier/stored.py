@@ -5,15 +5,18 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from fscil.classifier.model import Classifier, PathLike, Photos, restore_calibration, restore_gallery
-from fscil.classifier.model_folder import Contents, ModelFolder, Version
-from fscil.errors import DataError, FscilWarning, StoreError
+from fscil.classifier.decision import Decision
+from fscil.classifier.doubts import doubts, warn_of
+from fscil.classifier.estimating import Estimate, estimate
+from fscil.classifier.model import Classifier
+from fscil.classifier.model_folder import Changed, Contents, ModelFolder, Version
+from fscil.classifier.predictor import PathLike, Photos
+from fscil.classifier.saving import restore_gallery
+from fscil.errors import ConfigError, DataError, FscilWarning, StoreError
 from fscil.gallery import Gallery, Photo, class_name
 from fscil.models.state import same_state
 from fscil.openset import Calibration
@@ -151,7 +154,34 @@ class StoredClassifier:
         1
         """
         class_name(name)
-        return self.enroll_photos(name, self.classifier.photos(images))
+        found = self.classifier.photos(images)
+        warn_of(self.doubts(name, found))
+        return self.enroll_photos(name, found)
+
+    def doubts(self, name: str, photos: Sequence[Photo]) -> list[str]:
+        """What is doubtful about photos that are to be enrolled.
+
+        Parameters
+        ----------
+        name : str
+            Of a new class or an enrolled one.
+        photos : sequence of Photo
+            Made by `Classifier.photos` of this model.
+
+        Returns
+        -------
+        list of str
+            That a new class can hardly be distinguished from an enrolled one, or that a photo looks like none of the
+            others of its class; usually nothing, and always under the cosine rule.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.doubts("robin", stored.classifier.photos("garden.jpg"))
+        []
+        """
+        with self.classifier.lock:
+            return doubts(self.classifier.gallery, self.classifier.decision, name, photos)
 
     def enroll_photos(self, name: str, photos: Sequence[Photo]) -> int:
         """As `enroll`, with photos whose features are computed already.
@@ -253,8 +283,97 @@ class StoredClassifier:
         with self._lock:
             self.refresh()
             found = self.classifier.find_threshold(folder, false_accept, score, quiet)
-            self._change(lambda gallery, about: about.update(calibration=asdict(found)))
+            self._decide(lambda decision: replace(decision, calibration=found))
         return found
+
+    def uncalibrate(self) -> None:
+        """Remove the threshold that `calibrate` has set: photos are unknown where that is more probable than 1/2.
+
+        Under the cosine rule no photo is unknown then.
+
+        Raises
+        ------
+        StoreError
+            If the model cannot be written.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     found = stored.calibrate("photos/no_birds")
+        ...     stored.uncalibrate()
+        >>> Classifier.load("birds.fscil").calibration is None
+        True
+        """
+        self._decide(lambda decision: replace(decision, calibration=None))
+
+    def set_unknown_prior(self, unknown_prior: float) -> None:
+        """Set how probable it is, before a photo is seen, that it shows none of the classes.
+
+        Parameters
+        ----------
+        unknown_prior : float
+            Between 0 and 1.
+
+        Raises
+        ------
+        ConfigError
+            If it is not, or the model has no probabilities.
+        StoreError
+            If the model cannot be written.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.set_unknown_prior(0.2)
+        >>> Classifier.load("birds.fscil").decision.unknown_prior
+        0.2
+        """
+
+        def changed(decision: Decision) -> Decision:
+            if decision.probability is None:
+                raise ConfigError(
+                    f"{self.folder.path} has no probabilities, so no prior can change them. Run: fscil upgrade"
+                )
+            return replace(decision, unknown_prior=unknown_prior)
+
+        self._decide(changed)
+
+    def upgrade(self) -> Estimate:
+        """As `Classifier.estimate`; the decision rule is on disk when it returns.
+
+        Returns
+        -------
+        Estimate
+            The decision rule and how it was found.
+
+        Raises
+        ------
+        DataError
+            If fewer than two classes have two photos or more.
+        StoreError
+            If the model cannot be written.
+
+        Examples
+        --------
+        >>> with StoredClassifier.open("birds.fscil") as stored:
+        ...     stored.upgrade().made["classes"]
+        3
+        """
+        found: list[Estimate] = []
+
+        def change(gallery: Gallery, about: dict[str, Any]) -> Gallery:
+            found.append(estimate(*gallery.features()))
+            rule, decision = found[-1].rule, Decision.from_about(about)
+            about.update(replace(decision, calibration=None, probability=found[-1].probability).to_about(rule))
+            about["made"] = {**about["made"], "decision": found[-1].made}
+            return gallery.under(rule)
+
+        self._change(change)
+        return found[-1]
+
+    def _decide(self, change: Callable[[Decision], Decision]) -> None:
+        """Change what the scores of the rule are taken for."""
+        self._change(lambda gallery, about: about.update(change(Decision.from_about(about)).to_about(gallery.rule)))
 
     def _compact_if_long(self) -> None:
         """A new snapshot once the journal is longer than the old one: in all, each photo is written a few times."""
@@ -266,24 +385,29 @@ class StoredClassifier:
                     f"The journal could not be compacted, nothing is lost: {error}", FscilWarning, stacklevel=3
                 )
 
-    def _change(self, change: Callable[[Gallery, dict[str, Any]], None]) -> None:
-        """Change gallery and description in one step: the latest state on disk first, then here."""
+    def _change(self, change: Callable[[Gallery, dict[str, Any]], Gallery | None]) -> None:
+        """Change gallery and description in one step: the latest state on disk first, then here.
+
+        change: in place; where it returns another gallery, that replaces the old one and its decision rule.
+        """
         changed: list[tuple[Gallery, dict[str, Any], int]] = []
 
-        def changed_contents(contents: Contents) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        def changed_contents(contents: Contents) -> Changed:
             if not self._same_network(contents):
                 raise self._other_network()
             gallery, about = restore_gallery(contents), contents.about
-            change(gallery, about)
+            other = change(gallery, about)
+            gallery = gallery if other is None else other
             snapshot = gallery.snapshot()
             changed.append((gallery, about, len(snapshot["features"])))
-            return about, snapshot
+            return Changed(about, snapshot, None if other is None else gallery.rule.state())
 
         with self._lock:
             version = self.folder.compact(changed_contents)
             gallery, about, photos = changed[-1]
             with self.classifier.lock:
-                self.classifier.gallery, self.classifier.calibration = gallery, restore_calibration(about)
+                self.classifier.gallery, self.classifier.decision = gallery, Decision.from_about(about)
+                self.classifier.made = about["made"]
             self._version, self._in_snapshot, self._in_journal = version, photos, 0
 
     def _replace(self, contents: Contents) -> None:
@@ -291,10 +415,10 @@ class StoredClassifier:
         encoder = self.classifier.encoder
         if not self._same_network(contents):
             encoder = Classifier.restore(contents, str(encoder.device), str(self.folder.path)).encoder
-        gallery, calibration = restore_gallery(contents), restore_calibration(contents.about)
+        gallery, decision = restore_gallery(contents), Decision.from_about(contents.about)
         with self.classifier.lock:
             self.classifier.encoder, self.classifier.gallery = encoder, gallery
-            self.classifier.calibration, self.classifier.made = calibration, contents.about["made"]
+            self.classifier.decision, self.classifier.made = decision, contents.about["made"]
         self._version = contents.version
         self._in_snapshot, self._in_journal = _photo_counts(contents)
 

@@ -1,9 +1,9 @@
 """fscil fit: from a folder of photos, a finished run or the pretrained network to a model folder."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,24 +27,36 @@ def fit(
         Path | None, typer.Option("--from", metavar="RUN", help="Use the network of a finished fscil train run.")
     ] = None,
     shots: Annotated[
-        int, typer.Option(min=1, help="A trained class is the mean of this many photos, those nearest to its mean.")
-    ] = 5,
+        int | None, typer.Option(min=1, help="With --from: photos of a class, those nearest to its mean (5).")
+    ] = None,
+    finetune: Annotated[
+        bool,
+        typer.Option("--finetune", help="Train the network; it is used only if it does better on held-out photos."),
+    ] = False,
     minutes: Annotated[float | None, typer.Option(min=0, help="Train for no longer than this; 0: no training.")] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Train a small network from random weights, not the pretrained one.")
     ] = False,
+    unknown_prior: Annotated[
+        float | None,
+        typer.Option(help="How probable it is, before a photo is seen, that it shows none of the classes."),
+    ] = None,
     set_: Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make a model: fine-tune the pretrained network on your photos. First it prints how long that takes.
+    """Make a model of your photos. No training: every photo passes the pretrained network once.
 
-    Classes with fewer than 5 photos are not trained on but enrolled afterwards. Ctrl-C stops training; the same command
-    continues it. With --minutes 0 the pretrained network is used as it is, and DIR may be left out. --set changes the
-    recipe "folder".
+    From your own classes it estimates how photos of one class differ, which gives names and probabilities, also of
+    "unknown". --finetune trains the network on the classes with at least 5 photos, but for a fifth of their photos, and
+    uses the result only if it does better on those; first it prints how long that takes. Ctrl-C stops training, the
+    same command continues it. --set changes the recipe "folder". With --minutes 0, DIR may be left out: a model without
+    classes.
 
-    Example: fscil fit photos/birds -o birds.fscil --minutes 20
+    Example: fscil fit photos/birds -o birds.fscil
+
+    Example: fscil fit photos/birds -o birds.fscil --finetune --minutes 20
 
     Example: fscil fit -o empty.fscil --minutes 0
 
@@ -55,17 +67,24 @@ def fit(
     _check_out(out, force)
     work = out.resolve().with_name(f"{out.resolve().name}.training")
     if run:
-        if from_scratch or set_ or minutes is not None:
+        if from_scratch or finetune or set_ or minutes is not None or unknown_prior is not None:
             raise ConfigError(
-                "--from takes a network that is trained already: leave out --minutes, --from-scratch, --set."
+                "--from takes a network that is trained already: leave out --finetune, --minutes, --from-scratch, "
+                "--unknown-prior, --set."
             )
-        classifier = Classifier.from_run(run, folder, shots, device, quiet)
+        classifier = Classifier.from_run(run, folder, shots or 5, device, quiet)
+    elif shots is not None:
+        raise ConfigError("--shots goes with --from: all photos of a folder are used.")
     elif folder:
-        classifier = _from_folder(folder, shots, minutes, from_scratch, set_ or [], device, quiet, work)
+        asked = {"finetune": finetune, "minutes": minutes, "from_scratch": from_scratch, "unknown_prior": unknown_prior}
+        classifier = _from_folder(folder, asked, set_ or [], device, quiet, work)
     elif minutes == 0 and not from_scratch:
         classifier = Classifier.pretrained(device)
+        say("no classes yet: photos will be compared by cosine, until fscil upgrade after some classes are enrolled")
     else:
-        raise ConfigError("fit what? Give a folder of class folders, or --from RUN, or --minutes 0 for no training.")
+        raise ConfigError(
+            "fit what? Give a folder of class folders, or --from RUN, or --minutes 0 for no class at all."
+        )
     classifier.save(out, force=force)
     if not run and (work / "run.json").is_file():
         shutil.rmtree(work, ignore_errors=True)
@@ -86,29 +105,13 @@ def _check_out(out: Path, force: bool) -> None:
 
 
 def _from_folder(
-    folder: Path,
-    shots: int,
-    minutes: float | None,
-    from_scratch: bool,
-    settings: Sequence[str],
-    device: str,
-    quiet: bool,
-    work: Path,
+    folder: Path, asked: Mapping[str, Any], settings: Sequence[str], device: str, quiet: bool, work: Path
 ) -> "Classifier":
+    """asked: the other arguments of Classifier.fit."""
     from fscil.classifier import Classifier
 
     try:
-        return Classifier.fit(
-            folder,
-            shots=shots,
-            minutes=minutes,
-            from_scratch=from_scratch,
-            settings=settings,
-            device=device,
-            quiet=quiet,
-            say=say,
-            work=work,
-        )
+        return Classifier.fit(folder, **asked, settings=settings, device=device, quiet=quiet, say=say, work=work)
     except KeyboardInterrupt:
         if (work / "run.json").is_file():
             say("\nStopped; nothing is lost. The same command continues where it stopped.")

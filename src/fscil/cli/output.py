@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from fscil.cli.options import say
 from fscil.errors import DataError, FscilWarning
-from fscil.runtime.text import count
+from fscil.runtime.text import count, csv_text, printable
 
 if TYPE_CHECKING:
     from fscil.classifier import Check, Prediction
@@ -24,15 +24,28 @@ def text_lines(out: TextIO, top: int) -> Writer:
 
     def write(path: Path, answer: "Prediction | DataError") -> None:
         if isinstance(answer, DataError):
-            print(f"{path}: error: {_reason(path, answer)}", file=out)
+            print(printable(f"{path}: error: {_reason(path, answer)}"), file=out)
             return
-        behind = f", {answer.margin:.3f} ahead of {answer.runner_up}" if answer.runner_up else ""
         near = f" (nearest: {answer.ranking[0][0]})" if answer.label is None and answer.ranking else ""
-        print(f"{path}: {answer.label or 'unknown'}{near}  {answer.score:.3f}{behind}", file=out)
-        for name, score in answer.ranking if top > 1 else ():
-            print(f"    {score:.3f}  {name}", file=out)
+        print(printable(f"{path}: {answer.label or 'unknown'}{near}  {_how_sure(answer)}"), file=out)
+        numbers = [f"{value:.1%}" for value in answer.probabilities] or [f"{score:.3f}" for _, score in answer.ranking]
+        for number, (name, _) in zip(numbers, answer.ranking, strict=True) if top > 1 else ():
+            print(printable(f"    {number}  {name}"), file=out)
 
     return write
+
+
+def _how_sure(answer: "Prediction") -> str:
+    """Probabilities, or the cosine where there are none."""
+    if answer.unknown_probability is None:
+        behind = f", {answer.margin:.3f} ahead of {answer.runner_up}" if answer.runner_up else ""
+        return f"{answer.score:.3f}{behind}"
+    if answer.probability is None:
+        return f"{answer.unknown_probability:.1%}"
+    if answer.label is None:
+        return f"{answer.unknown_probability:.1%}, nearest {answer.probability:.1%}"
+    second = f", then {answer.runner_up}" if answer.runner_up else ""
+    return f"{answer.probability:.1%}{second}, unknown {answer.unknown_probability:.1%}"
 
 
 def json_lines(out: TextIO, top: int) -> Writer:
@@ -49,15 +62,18 @@ def csv_lines(out: TextIO, top: int) -> Writer:
     """With a header. An empty label means unknown, where there is no error."""
     table = csv.writer(out, lineterminator="\n")
     ranks = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "score")] if top > 1 else []
-    table.writerow(["image", "label", "score", "runner_up", "margin", "error", *ranks])
+    columns = ["label", "score", "runner_up", "margin", "error", "probability", "unknown_probability"]
+    table.writerow(["image", *columns, *ranks])
 
     def write(path: Path, answer: "Prediction | DataError") -> None:
         if isinstance(answer, DataError):
-            table.writerow([path, "", "", "", "", _reason(path, answer), *([""] * len(ranks))])
+            table.writerow([csv_text(path), "", "", "", "", csv_text(_reason(path, answer)), "", "", *([""] * len(ranks))])
             return
-        ranking = [cell for name, score in answer.ranking for cell in (name, f"{score:.6f}")] if top > 1 else []
-        row = [path, answer.label or "", f"{answer.score:.6f}", answer.runner_up or "", f"{answer.margin:.6f}", ""]
-        table.writerow([*row, *ranking, *([""] * (len(ranks) - len(ranking)))])
+        ranking = [cell for name, score in answer.ranking for cell in (csv_text(name), f"{score:.6f}")] if top > 1 else []
+        names = [csv_text(text) for text in (path, answer.label or "", answer.runner_up or "")]
+        row = [*names[:2], f"{answer.score:.6f}", names[2], f"{answer.margin:.6f}", ""]
+        sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
+        table.writerow([*row, *sure, *ranking, *([""] * (len(ranks) - len(ranking)))])
 
     return write
 
@@ -99,5 +115,5 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for column in columns:
         grid.add_column(column)
     for row in rows:
-        grid.add_row(*(Text(str(cell)) for cell in row))  # as text: a name may look like markup
+        grid.add_row(*(Text(printable(cell)) for cell in row))  # as text: a name may look like markup
     Console(width=None if sys.stdout.isatty() else 132, highlight=False).print(grid, crop=False)

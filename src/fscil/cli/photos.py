@@ -1,4 +1,4 @@
-"""The commands for a model folder: enroll, forget, predict, classes, calibrate, check, export and serve."""
+"""The commands for a model folder: enroll, forget, predict, classes, calibrate, upgrade, check, export and serve."""
 
 import sys
 import warnings
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, made by fscil fit.")]
+UnknownPrior = Annotated[
+    float | None, typer.Option(help="How probable it is, before a photo is seen, that it shows none of the classes.")
+]
 
 
 @commands.command()
@@ -36,7 +39,8 @@ def enroll(
     """Learn a class from one photo or more, or all classes of a folder. No training: it takes seconds.
 
     More photos of an enrolled class improve it; the same photo twice counts once. A photo that cannot be read is left
-    out with a warning.
+    out with a warning. Another warning tells where a new class can hardly be distinguished from an old one, or a photo
+    looks like none of the others.
 
     Example: fscil enroll birds.fscil "red panda" a.jpg b.jpg
 
@@ -93,6 +97,8 @@ def _enroll(stored: "StoredClassifier", name: str, paths: Sequence[Path]) -> int
             if not good:
                 raise photo
             warnings.warn(f"{photo}: left out", FscilWarning, stacklevel=2)
+    for message in stored.doubts(name, good):
+        warnings.warn(message, FscilWarning, stacklevel=2)
     return stored.enroll_photos(name, good)
 
 
@@ -120,13 +126,15 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Also print this many of the nearest classes.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="A table with a header.")] = False,
+    unknown_prior: UnknownPrior = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict what photos show, one line per photo: the class, its score (a cosine), and the runner-up.
+    """Predict what photos show, one line per photo: the class, its probability, and the runner-up.
 
-    No photo is called unknown before fscil calibrate. A photo that cannot be read gets a line with the error, and the
-    exit code is then 1.
+    A photo is called unknown where that has a probability above 1/2, or by the threshold that fscil calibrate has set.
+    A model without probabilities prints its score, a cosine. A photo that cannot be read gets a line with the error,
+    and the exit code is then 1.
 
     Example: fscil predict birds.fscil x.jpg holiday/ --top 3
 
@@ -141,8 +149,9 @@ def predict(
     out = sys.stdout  # as it is now: while a progress bar is shown, sys.stdout is redirected to it
     write = (json_lines if as_json else csv_lines if as_csv else text_lines)(out, top)
     failed = 0
+    answers = Classifier.load(model, device).stream(paths, top, unknown_prior)
     with ProgressBar("photos", len(paths), quiet=quiet or out.isatty()) as bar:
-        for path, answer in zip(paths, Classifier.load(model, device).stream(paths, top), strict=True):
+        for path, answer in zip(paths, answers, strict=True):
             failed += isinstance(answer, DataError)
             write(path, answer)
             out.flush()
@@ -157,8 +166,8 @@ def classes(model: Model) -> None:
 
     Example: fscil classes birds.fscil
     """
-    from fscil.classifier.model import restore_gallery
     from fscil.classifier.model_folder import ModelFolder
+    from fscil.classifier.saving import restore_gallery
 
     known = restore_gallery(ModelFolder(model).read()).classes()
     table(
@@ -175,32 +184,74 @@ def calibrate(
         Path | None, typer.Argument(metavar="DIR", help="Photos of things that are not enrolled.")
     ] = None,
     false_accept: Annotated[
-        float, typer.Option(help="Share of unknown photos that may be taken for a class, such as 0.05.")
-    ] = 0.05,
-    score: Annotated[
-        str | None, typer.Option(help="cosine, margin, ratio, neighbours, contrast (the default), softmax or energy.")
+        float | None, typer.Option(help="Share of unknown photos that may be taken for a class (0.05).")
     ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a model that decides by cosine: cosine, margin, ratio, neighbours, contrast (the default), "
+            "softmax or energy."
+        ),
+    ] = None,
+    unknown_prior: UnknownPrior = None,
+    off: Annotated[bool, typer.Option("--off", help="Remove the threshold.")] = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Set the score below which a photo is called unknown. Before this, every photo gets a class.
+    """Set the score below which a photo is called unknown, or how probable unknown photos are.
+
+    Without a threshold a photo is unknown where that has a probability above 1/2, given --unknown-prior, which is
+    stored with the model; --unknown-prior alone sets no threshold. A model that decides by cosine needs a threshold to
+    call anything unknown. --off removes it.
 
     Photos of DIR that are in no class folder, or in one named like no enrolled class, are unknown. Those in folders
     named like an enrolled class measure how often a known one is rejected. Without DIR each class is left out in turn,
     which needs about 20 classes or more.
 
     Example: fscil calibrate birds.fscil photos/no_birds --false-accept 0.05
+
+    Example: fscil calibrate birds.fscil --unknown-prior 0.3
     """
     from fscil.classifier import StoredClassifier
 
+    measured = (folder, false_accept, score) != (None, None, None)
+    if off and measured:
+        raise ConfigError("--off removes the threshold: leave out DIR, --false-accept and --score.")
     with StoredClassifier.open(model, device) as stored:
-        found = stored.calibrate(folder, false_accept, score, quiet)
+        if off:
+            stored.uncalibrate()
+            say("no threshold")
+        if unknown_prior is not None:
+            stored.set_unknown_prior(unknown_prior)
+            say(f"unknown photos: {unknown_prior:g} of all, before they are seen")
+        if off or (unknown_prior is not None and not measured):
+            return
+        found = stored.calibrate(folder, 0.05 if false_accept is None else false_accept, score, quiet)
     say(
         f"{found.score} of at least {found.threshold:.4f}: accepts at most {found.false_accept:.1%} of "
         f"{count(found.unknowns, 'unknown photo')}"
     )
     if found.false_reject is not None:
         say(f"rejects {found.false_reject:.1%} of {count(found.knowns, 'photo')} of enrolled classes")
+
+
+@commands.command()
+def upgrade(model: Model, device: Device = "auto") -> None:
+    """Estimate how photos of one class differ, from those of the model, and decide by that from now on.
+
+    For models of earlier versions, which decide by cosine, and for any model after many classes were enrolled. Needs
+    two classes with two photos each; about 20 give good probabilities. A threshold of fscil calibrate is removed.
+
+    Example: fscil upgrade birds.fscil
+    """
+    from fscil.classifier import StoredClassifier
+
+    with StoredClassifier.open(model, device) as stored:
+        before = stored.classifier.calibration
+        for line in stored.upgrade().summary:
+            say(line)
+    if before:
+        say(f"the threshold for {before.score} is removed: set one anew with fscil calibrate, if you need one")
 
 
 @commands.command()

@@ -64,7 +64,7 @@ class Trainer:
         if len(images) < 2:
             raise TrainingError(f"training needs at least two images, there are {len(images)}. Add some.")
         settings, batches = self.settings, Batches(images, self.settings, self._device)
-        network.to(self._device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self._prepare(network)
         optimizer = self._optimizer(network)
         checkpoints = Checkpoints(self._run, fingerprint(images), settings.checkpoint_minutes)
         first, self.seconds = checkpoints.restore(network, optimizer)
@@ -98,6 +98,14 @@ class Trainer:
                     raise KeyboardInterrupt
         if validate:
             checkpoints.load_best(network)
+
+    def _prepare(self, network: nn.Module) -> None:
+        """On the device, in training mode; BatchNorm of images in evaluation mode where the settings freeze it."""
+        network.to(self._device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        if self.settings.freeze_batchnorm:
+            for part in network.modules():
+                if isinstance(part, nn.BatchNorm2d):
+                    part.eval()
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         settings = self.settings
@@ -163,7 +171,7 @@ class Trainer:
 
     def estimate(self, network: nn.Module, images: Images, step: Step) -> float:
         """Seconds that the whole training will take, by timing a few steps; the network is left as it was."""
-        network.to(self._device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self._prepare(network)
         before = {name: value.clone() for name, value in network.state_dict().items()}
         batches = Batches(images, self.settings, self._device)
         # Shuffled: images may be sorted by class, and the cost of a step may depend on how many classes a batch has.

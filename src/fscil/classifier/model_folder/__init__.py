@@ -2,6 +2,7 @@
 
 model.json                    what the model is; names, sizes and checksums of the files that make it up
 weights-<sha8>.safetensors    the network
+decision-<sha8>.safetensors   the decision rule, unless it is the cosine rule (schema 2)
 gallery-<n>.safetensors       the snapshot of generation n
 journal-<n>.jsonl             one line per record since: its checksum, a space, the record as JSON
 .lock, .server                locks of whoever writes, and of a server
@@ -11,6 +12,6 @@ A new generation of files becomes current when model.json is replaced; files tha
 record is on disk when `append` returns.
 """
 
-from fscil.classifier.model_folder.folder import Contents, ModelFolder, Version
+from fscil.classifier.model_folder.folder import Changed, Contents, ModelFolder, Version
 
-__all__ = ["Contents", "ModelFolder", "Version"]
+__all__ = ["Changed", "Contents", "ModelFolder", "Version"]

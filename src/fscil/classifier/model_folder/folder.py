@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
+WITHOUT_DECISION = 1  # the schema of a model that decides by cosine: older versions read it too
 MANIFEST = "model.json"
 OWN_FILES = re.compile(
-    r"model\.json|weights-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
+    r"model\.json|(weights|decision)-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
     r"|\.lock|\.server|\.server\.json|\.[^/\\]+\.part"
 )
 
@@ -47,6 +48,16 @@ class Contents:
     snapshot: dict[str, "Tensor"]  # of the gallery
     records: list[dict[str, Any]]  # in the order in which they were appended
     version: Version
+    decision: dict[str, "Tensor"]  # what the decision rule consists of; empty for the cosine rule
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """What a change of a model writes."""
+
+    about: Mapping[str, Any]
+    snapshot: Mapping[str, "Tensor"]
+    decision: Mapping[str, "Tensor"] | None = None  # None: as it was
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class _Manifest:
 
     generation: int
     about: dict[str, Any]
-    files: dict[str, dict[str, Any]]  # weights, gallery -> name, size, sha256
+    files: dict[str, dict[str, Any]]  # weights, gallery and, if there is one, decision -> name, size, sha256
     journal: str
     checksum: str
 
@@ -118,8 +129,12 @@ class ModelFolder:
         about: Mapping[str, Any],
         snapshot: Mapping[str, "Tensor"],
         expected: Version | None = None,
+        decision: Mapping[str, "Tensor"] | None = None,
     ) -> Version:
-        """Write a new model, or replace one; with `expected`, only if it is still at that version."""
+        """Write a new model, or replace one; with `expected`, only if it is still at that version.
+
+        decision: what the decision rule consists of; nothing for the cosine rule.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             foreign = self.foreign_file()
@@ -134,9 +149,10 @@ class ModelFolder:
                 generation = old.generation + 1
                 if expected and old.version(self._end(old)) != expected:
                     raise StoreError(f"{self.path}: the model has changed since it was read. Read it again first.")
-            content = pack_tensors(weights)
-            name = f"weights-{hashlib.sha256(content).hexdigest()[:8]}.safetensors"
-            return self._commit(generation, self._write_file(name, content), about, snapshot)
+            files = {"weights": self._write_tensors("weights", weights)}
+            if decision:
+                files["decision"] = self._write_tensors("decision", decision)
+            return self._commit(generation, files, about, snapshot)
 
     def append(self, record: Mapping[str, Any]) -> Version:
         """Append one record to the journal; it is on disk when this returns."""
@@ -146,14 +162,17 @@ class ModelFolder:
             self._checked = manifest.version(journal.append(self.path / manifest.journal, end, record))
             return self._checked
 
-    def compact(self, change: Callable[[Contents], tuple[Mapping[str, Any], Mapping[str, "Tensor"]]]) -> Version:
-        """Replace description and snapshot by what `change` returns for the contents, and empty the journal.
+    def compact(self, change: Callable[[Contents], Changed]) -> Version:
+        """Replace description, snapshot and decision by what `change` returns for the contents; empty the journal.
 
         Other writers wait meanwhile, so `change` must not write to this model itself.
         """
         with self._locked() as manifest:
-            about, snapshot = change(self._read(manifest))
-            return self._commit(manifest.generation + 1, manifest.files["weights"], about, snapshot)
+            changed = change(self._read(manifest))
+            files = {kind: file for kind, file in manifest.files.items() if kind in ("weights", "decision")}
+            if changed.decision is not None:
+                files["decision"] = self._write_tensors("decision", changed.decision)
+            return self._commit(manifest.generation + 1, files, changed.about, changed.snapshot)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -207,9 +226,9 @@ class ModelFolder:
         return found
 
     def _read(self, manifest: _Manifest) -> Contents:
-        weights, snapshot = (
-            load_tensors(self.path / manifest.files[kind]["name"], manifest.files[kind]["sha256"])[0]
-            for kind in ("weights", "gallery")
+        weights, snapshot, decision = (
+            load_tensors(self.path / file["name"], file["sha256"])[0] if file else {}
+            for file in (manifest.files.get(kind) for kind in ("weights", "gallery", "decision"))
         )
         path = self.path / manifest.journal
         found = journal.scan(path, manifest.start)
@@ -220,7 +239,7 @@ class ModelFolder:
                     if found.torn:
                         _warn_torn(path, len(found.records))
         version = self._checked = manifest.version(found.end)
-        return Contents(weights, manifest.about, snapshot, found.records, version)
+        return Contents(weights, manifest.about, snapshot, found.records, version, decision)
 
     def _end(self, manifest: _Manifest) -> Position:
         """Of the last complete line of the journal."""
@@ -233,20 +252,32 @@ class ModelFolder:
         self._checked = manifest.version(end)
         return end
 
+    def _write_tensors(self, kind: str, tensors: Mapping[str, "Tensor"]) -> dict[str, Any]:
+        """Under a name that tells the content, so that a file in use is never written over by another."""
+        content = pack_tensors(tensors)
+        return self._write_file(f"{kind}-{hashlib.sha256(content).hexdigest()[:8]}.safetensors", content)
+
     def _write_file(self, name: str, content: bytes) -> dict[str, Any]:
         write_bytes(self.path / name, content)
         return {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def _commit(
-        self, generation: int, weights: dict[str, Any], about: Mapping[str, Any], snapshot: Mapping[str, "Tensor"]
+        self,
+        generation: int,
+        files: Mapping[str, dict[str, Any]],
+        about: Mapping[str, Any],
+        snapshot: Mapping[str, "Tensor"],
     ) -> Version:
-        """Write the files of a generation, then the model.json that names them, then remove those of the last."""
+        """Write the files of a generation, then the model.json that names them, then remove those of the last.
+
+        files: weights and decision, which are there already.
+        """
         content = {
-            "schema": SCHEMA,
+            "schema": SCHEMA if "decision" in files else WITHOUT_DECISION,
             "generation": generation,
             "about": json.loads(json.dumps(about, allow_nan=False)),  # as it will be read: lists, not tuples
             "files": {
-                "weights": weights,
+                **files,
                 "gallery": self._write_file(f"gallery-{generation}.safetensors", pack_tensors(snapshot)),
             },
             "journal": f"journal-{generation}.jsonl",
