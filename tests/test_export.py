@@ -17,12 +17,15 @@ from torch import nn
 import fscil
 from fscil import export
 from fscil.classifier import Classifier
+from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.config import load_recipe
 from fscil.data.images import Resize
 from fscil.errors import ExportError, StoreError
 from fscil.experiments.run import train
 from fscil.export import describe, export_onnx, gallery_beside, prepare
+from fscil.gallery import TwoCovariance, TwoCovarianceRule
+from fscil.gallery.probability import ProbabilityCalibration
 from fscil.models import Backbone, build_backbone
 from fscil.openset import SCORES, Calibration, Evidence
 from fscil.preprocess import Preprocess
@@ -285,14 +288,48 @@ def run(program, folder, *arguments):
     return found.stdout.strip()
 
 
-def test_the_program_in_the_docs_needs_fifteen_lines_and_three_packages(tmp_path):
-    program = programs()[0]
-    assert len([line for line in program.splitlines() if line]) <= 15
+def by_cosine():
+    """The first part of the program, with the second for models that decide by cosine."""
+    return programs()[0].partition("\nx = ")[0] + "\n" + programs()[1]
+
+
+@pytest.mark.parametrize(("program", "lines"), [(programs()[0], 21), (by_cosine(), 16)], ids=["ratios", "cosines"])
+def test_the_programs_in_the_docs_are_short_and_need_three_packages(program, lines):
+    assert len([line for line in program.splitlines() if line]) <= lines
     assert set(re.findall(r"torch|fscil|sklearn|scipy", program)) == set()
 
 
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("threshold", [None, 5.0])
+def test_the_program_in_the_docs_computes_the_same_probabilities(tmp_path, rescale, threshold):
+    """Classes of 2 to 6 photos; with the model's own threshold and another one."""
+    model = tiny()
+    for label in range(5):
+        model.gallery.enroll(NAMES[label], model.photos([photo(label, seed) for seed in range(2 + label)]))
+    features, labels = model.gallery.features()
+    rule = TwoCovarianceRule(TwoCovariance.fit(features, labels, rescale=rescale))
+    probability = ProbabilityCalibration(temperature=3.0, slope=0.3, offset=-0.2)
+    calibration = None if threshold is None else Calibration("log_ratio", threshold, 0.05, None, 1, 0)
+    model = Classifier(model.encoder, model.gallery.under(rule), Decision(calibration, probability, 0.25))
+    paths = []
+    for name, image in (
+        ("known", photo(2, 8)),
+        ("other", photo(4, 9)),
+        ("no", ImageOps.expand(photo(7, 8), 30, "red")),
+    ):
+        paths.append(tmp_path / f"{name}.png")
+        image.save(paths[-1])
+    export_onnx(model, tmp_path / "birds.onnx", paths)
+    alone = programs()[0] + '\nassert sys.modules.keys().isdisjoint({"torch", "fscil"})\n'
+    for path, expected in zip(paths, model.predict(paths), strict=True):
+        label, probability, unknown = run(alone, tmp_path, path.name).rsplit(" ", 2)
+        assert label == (expected.label or "unknown")
+        assert float(probability) == pytest.approx(expected.probability, abs=1e-4)
+        assert float(unknown) == pytest.approx(expected.unknown_probability, abs=1e-4)
+
+
 @pytest.mark.parametrize("exact", [False, True], ids=["short side", "exact size"])
-def test_the_program_in_the_docs_answers_as_the_model(tmp_path, exact):
+def test_the_program_for_cosines_answers_as_the_model(tmp_path, exact):
     model = enrolled(tiny(), classes=5)
     if exact:
         config = EncoderConfig("tiny", {}, Resize((18, 24)), Preprocess(16))
@@ -309,7 +346,7 @@ def test_the_program_in_the_docs_answers_as_the_model(tmp_path, exact):
     export_onnx(model, tmp_path / "birds.onnx", [seen])
     known, unknown = model.predict([tmp_path / "seen.png", tmp_path / "unknown.png"])
     assert (known.label, unknown.label) == (NAMES[2], None)
-    alone = programs()[0] + '\nassert sys.modules.keys().isdisjoint({"torch", "fscil"})\n'
+    alone = by_cosine() + '\nassert sys.modules.keys().isdisjoint({"torch", "fscil"})\n'
     for name, expected in (("seen.png", known), ("unknown.png", unknown)):
         label, cosine = run(alone, tmp_path, name).rsplit(" ", 1)
         assert label == (expected.label or "unknown")
@@ -320,7 +357,7 @@ def test_the_formulas_in_the_docs_are_those_of_the_scores():
     rows = re.findall(r"^\| `(\w+)` \| `(.+)` \|$", (DOCS / "deploy.md").read_text(encoding="utf-8"), re.MULTILINE)
     formulas = {name: formula for name, formula in rows if "first" in formula}
     assert formulas.keys() == SCORES.keys()
-    assert f"known = {formulas['contrast']} >= " in programs()[0]
+    assert f"known = {formulas['contrast']} >= " in programs()[1]
     random = np.random.default_rng(0)
     for classes in (1, 2, 5, 40):
         cosines = random.uniform(-1, 1, classes).astype(np.float32)

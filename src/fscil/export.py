@@ -1,4 +1,4 @@
-"""Export for other programs: the network as ONNX and the gallery as arrays, compared with the classifier on images.
+"""Export for other programs: the network as ONNX, gallery and decision rule as arrays, compared with the classifier.
 
 The file's metadata describes how a photo is prepared with Pillow and numpy alone. `prepare` does exactly that, and the
 comparison uses it: from a photo's pixels to the nearest class.
@@ -22,13 +22,13 @@ from PIL import Image
 
 from fscil import __version__
 from fscil.classifier import Classifier
+from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import PhotoEncoder
 from fscil.data import glyphs
 from fscil.data.images import Resize
 from fscil.data.photos import Source, as_list, pixels
 from fscil.errors import ExportError
-from fscil.gallery import Gallery
-from fscil.openset import DEFAULT_SCORE, Calibration
+from fscil.gallery import Gallery, TwoCovarianceRule
 from fscil.preprocess import Preprocess
 from fscil.runtime.files import replacing, write_bytes
 
@@ -36,7 +36,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 OPSET = 18
 MAX_COSINE_DIFFERENCE = 1e-4  # by which the cosine of an exported feature to the classifier's may be below 1
-TIE_TOLERANCE = 1e-6  # classes whose cosines differ by less are equally near
+TIE_TOLERANCE = 0.1  # classes whose scores differ by less than this many of the rule's rounding errors are equally near
 GLYPHS = 32  # of the embedded data set that are compared where no images are given
 BATCH = 32
 
@@ -111,7 +111,7 @@ def export_onnx(
             f"onnxruntime are the likely cause: upgrade them."
         )
     with classifier.lock:
-        _write_gallery(gallery_beside(target), classifier.gallery, classifier.calibration)
+        _write_gallery(gallery_beside(target), classifier.gallery, classifier.decision)
     write_bytes(target, content)
     return parity
 
@@ -214,16 +214,47 @@ def _quiet_exporter() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _write_gallery(path: Path, gallery: Gallery, calibration: Calibration | None) -> None:
-    """Unit prototypes (C, d), names (C,), the score and its threshold; minus infinity where every photo is accepted."""
+def _write_gallery(path: Path, gallery: Gallery, decision: Decision) -> None:
     with replacing(path) as file:
-        np.savez(
-            file,
-            prototypes=gallery.prototypes.numpy(),
-            names=np.array(gallery.names, np.str_),
-            score=np.array(calibration.score if calibration else DEFAULT_SCORE),
-            threshold=np.array(calibration.threshold if calibration else -np.inf),
-        )
+        np.savez(file, allow_pickle=False, **gallery_arrays(gallery, decision))
+
+
+def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[Any]]:
+    """What a program needs beside the network, by name; docs/deploy.md describes it.
+
+    threshold: the smallest score that is accepted, minus infinity where every photo is.
+    """
+    rule, threshold = gallery.rule, -np.inf
+    if decision.calibration:
+        threshold = decision.calibration.threshold
+    elif decision.probability:
+        threshold = decision.probability.threshold(decision.unknown_prior)
+    arrays: dict[str, NDArray[Any]] = {
+        "rule": np.array(rule.name),
+        "names": np.array(gallery.names, np.str_),
+        "score": np.array(decision.calibration.score if decision.calibration else rule.default_score),
+        "threshold": np.array(threshold),
+    }
+    if not isinstance(rule, TwoCovarianceRule):
+        return {**arrays, "prototypes": gallery.prototypes.numpy()}
+    distinct, group = torch.unique(gallery.counts, return_inverse=True)
+    rows = gallery.prototypes.numpy() if len(gallery) else np.empty((0, len(rule.model.psi) + 1), np.float32)
+    model = {name: value.numpy() for name, value in rule.state().items()}
+    arrays |= {name: model[name] for name in ("centre", "projection", "psi", "rescale")}
+    arrays |= {"weights": rows[:, :-1], "offsets": rows[:, -1]}
+    arrays |= {"precision": rule.model.excess_precision(distinct).numpy(), "group": group.numpy()}
+    if decision.probability:
+        found = decision.probability
+        arrays |= {
+            name: np.array(value)
+            for name, value in (
+                ("temperature", found.temperature),
+                ("slope", found.slope),
+                ("offset", found.offset),
+                ("unknown_prior", decision.unknown_prior),
+            )
+        }
+    return arrays
 
 
 def _glyphs() -> list[Source]:
@@ -244,14 +275,14 @@ def _compare(
         ours.append(classifier.features(part).numpy().astype(np.float64))
         ready = np.stack([prepare(Image.fromarray(pixels(image, Resize())), preparation) for image in part])
         theirs.append(session.run(["features"], {"images": ready})[0].astype(np.float64))
-    mine, other = _unit(np.concatenate(ours)), _unit(np.concatenate(theirs))
-    same = True
-    if len(classifier.gallery):
-        prototypes = classifier.gallery.prototypes.numpy().astype(np.float64)
-        scores = mine @ prototypes.T
-        chosen = (other @ prototypes.T).argmax(1, keepdims=True)
-        same = bool((np.take_along_axis(scores, chosen, 1)[:, 0] >= scores.max(1) - TIE_TOLERANCE).all())
-    return Parity(len(images), float((1 - (mine * other).sum(1)).max()), same)
+    mine, other = np.concatenate(ours), np.concatenate(theirs)
+    same, gallery = True, classifier.gallery
+    if len(gallery):
+        scores = gallery.scores(torch.from_numpy(mine)).numpy()
+        chosen = gallery.scores(torch.from_numpy(other)).numpy().argmax(1)[:, None]
+        allowed = scores.max(1) - TIE_TOLERANCE * gallery.rule.rounding
+        same = bool((np.take_along_axis(scores, chosen, 1)[:, 0] >= allowed).all())
+    return Parity(len(images), float((1 - (_unit(mine) * _unit(other)).sum(1)).max()), same)
 
 
 def _unit(features: NDArray[np.float64]) -> NDArray[np.float64]:
