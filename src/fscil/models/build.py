@@ -72,7 +72,8 @@ def build_backbone(name: str, *, weights: str | Path | None = None, **options: A
     backbone = build(**options)
     chosen = signature.bind(**options)
     chosen.apply_defaults()
-    settings = ", ".join(f"{key}={value!r}" for key, value in chosen.arguments.items() if key != "pretrained")
+    unrelated = ("pretrained", "last_relu")  # to the shapes of weights
+    settings = ", ".join(f"{key}={value!r}" for key, value in chosen.arguments.items() if key not in unrelated)
     # A timm network is filled as itself, so that files from elsewhere fit.
     load_weights(getattr(backbone, "network", backbone), weights, f"{name}({settings})" if settings else name)
     return backbone
