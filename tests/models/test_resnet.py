@@ -138,7 +138,7 @@ def test_impossible_stem_and_width_are_errors():
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet10", "resnet20"])
-def test_without_the_last_relu_features_have_both_signs(name):
+def test_without_the_last_relu_the_last_map_has_both_signs(name):
     """The weights are the same, and so is everything before it."""
     plain = build_backbone(name, width=4).eval()
     signed = build_backbone(name, width=4, last_relu=False).eval()
@@ -146,6 +146,5 @@ def test_without_the_last_relu_features_have_both_signs(name):
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         maps = [network[:-2](images) for network in (plain, signed)]
-        assert (plain(images) >= 0).all()
-        assert (signed(images) < 0).any()
+    assert (maps[1] < 0).any()
     torch.testing.assert_close(maps[0], maps[1].relu())
