@@ -4,12 +4,13 @@ import base64
 import re
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from fscil.classifier import StoredClassifier
 from fscil.serve.app import PAGE
-from serving import ENROLL, READ, form, photo, served, tiny_classifier, write_keys
+from serving import ENROLL, READ, estimated_classifier, form, photo, served, tiny_classifier, write_keys
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright's Python package")
 expect = playwright.expect
@@ -150,6 +151,33 @@ def test_unknown(browser, model, tmp_path):
         choose(page, (1, 0))
         expect(headline(page)).to_have_text("one")
         expect(page.locator("#prediction")).not_to_contain_text("calibrated")
+
+
+def test_probabilities_and_unknown_without_calibration(browser, tmp_path):
+    """Each photo's own answer: a class with its probability, or unknown and what it is nearest to."""
+    classifier = estimated_classifier()
+    classifier.decision = replace(classifier.decision, unknown_prior=0.5)
+    classifier.save(tmp_path / "model")
+    pictures = [(label, 50) for label in range(10)]
+    answers = dict(zip(pictures, classifier.predict([photo(*each) for each in pictures], top=5), strict=True))
+    known = next(each for each in pictures if answers[each].label)
+    classifier.decision = replace(classifier.decision, unknown_prior=0.999999)
+    classifier.save(tmp_path / "strict")
+    with served(tmp_path / "model") as service, visit(browser, service.base_url) as page:
+        choose(page, known)
+        expect(headline(page)).to_have_text(answers[known].label)
+        expect(page.locator("#announcement")).to_contain_text(f"{answers[known].label}, probability ")
+        expect(page.locator("#prediction")).to_contain_text("Unknown: ")
+        expect(page.locator(".bars .number").first).to_contain_text("%")
+        expect(page.locator("#prediction")).not_to_contain_text("calibrated")
+        widths = page.locator(".bar i").evaluate_all("bars => bars.map((bar) => bar.style.getPropertyValue('--width'))")
+        shares = [float(width.rstrip("%")) / 100 for width in widths]
+        assert shares == pytest.approx(list(answers[known].probabilities), abs=2e-3)
+    with served(tmp_path / "strict") as service, visit(browser, service.base_url) as page:
+        choose(page, known)
+        expect(headline(page)).to_have_text("Unknown")
+        expect(page.locator("#announcement")).to_have_text(f"Unknown. The nearest class is {answers[known].label}.")
+        expect(page.locator("#prediction")).to_contain_text("unknown with ")
 
 
 def test_a_file_that_is_not_a_photo(browser, service):

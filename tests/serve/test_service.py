@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from fscil.classifier import Classifier, StoredClassifier
-from serving import form, photo, served, tiny_classifier
+from serving import estimated_classifier, form, photo, served, tiny_classifier
 
 NAMES = ["red panda", "鹿", "a/b", "50% off?", "x#y&z=1", "thumbnail", "a/thumbnail", "Ünïcödé", "🦊", "x/", "a+b"]
 
@@ -32,7 +32,8 @@ def test_health(client):
 
 def test_nothing_enrolled(fresh):
     (found,) = fresh.post("/predict", files=form(photo(0, 0))).json()["predictions"]
-    assert found == {"file": "photo0.png", "label": None, "score": 0, "runner_up": None, "margin": 0, "ranking": []}
+    nothing = {"label": None, "score": 0, "runner_up": None, "margin": 0, "ranking": []}
+    assert found == {"file": "photo0.png", **nothing, "probability": None, "unknown_probability": None}
     assert fresh.get("/classes").json() == {"classes": [], "total": 0, "calibrated": False, "may_enroll": True}
 
 
@@ -170,6 +171,23 @@ def test_unknown_after_calibration(model, tmp_path):
     assert known["label"] == "one"
     assert other["label"] is None
     assert other["ranking"][0]["label"] == "one"
+
+
+def test_probabilities_are_those_of_the_classifier_and_unknown_needs_no_calibration(tmp_path):
+    classifier = estimated_classifier()
+    classifier.save(tmp_path / "model")
+    asked = [photo(1, 50), photo(3, 50), photo(9, 50)]
+    with served(tmp_path / "model") as client:
+        assert client.get("/classes").json()["calibrated"] is True
+        found = client.post("/predict?top=3", files=form(*asked)).json()["predictions"]
+    for mine, right in zip(found, classifier.predict(asked, top=3), strict=True):
+        assert mine["label"] == right.label
+        assert (mine["label"] is None) == (mine["unknown_probability"] > 0.5)
+        assert mine["probability"] == pytest.approx(right.probability, abs=1e-4)
+        assert mine["unknown_probability"] == pytest.approx(right.unknown_probability, abs=1e-4)
+        probabilities = [each["probability"] for each in mine["ranking"]]
+        assert probabilities == pytest.approx(list(right.probabilities), abs=1e-4)
+        assert mine["probability"] == probabilities[0] == max(probabilities)
 
 
 def test_metrics(fresh):

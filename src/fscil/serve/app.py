@@ -1,6 +1,7 @@
 """The routes of the HTTP API and the page, with their OpenAPI descriptions."""
 
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -258,9 +259,14 @@ def _predicted(file: str, prediction: Prediction) -> Predicted:
         file=file,
         label=prediction.label,
         score=prediction.score,
+        probability=prediction.probability,
+        unknown_probability=prediction.unknown_probability,
         runner_up=prediction.runner_up,
         margin=prediction.margin,
-        ranking=[Ranked(label=label, score=score) for label, score in prediction.ranking],
+        ranking=[
+            Ranked(label=label, score=score, probability=probability)
+            for (label, score), probability in zip_longest(prediction.ranking, prediction.probabilities)
+        ],
     )
 
 

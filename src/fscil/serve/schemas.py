@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 Name = Annotated[str, Field(examples=["red panda"])]
-Cosine = Annotated[float, Field(ge=-1.001, le=1.001, examples=[0.83])]
+Score = Annotated[
+    float, Field(description="Log-likelihood ratio, or cosine in a model without probabilities.", examples=[83.1])
+]
+Probability = Annotated[float | None, Field(ge=0, le=1, examples=[0.94])]
 
 
 class Problem(BaseModel):
@@ -14,20 +17,32 @@ class Problem(BaseModel):
 
 class Ranked(BaseModel):
     label: Name
-    score: Cosine
+    score: Score
+    probability: Annotated[Probability, Field(description="null: the model has no probabilities")] = None
 
 
 class Predicted(BaseModel):
     file: Annotated[str, Field(examples=["garden.jpg"])]
     label: Annotated[str | None, Field(description="null: unknown", examples=["red panda"])]
-    score: Annotated[Cosine, Field(description="Cosine similarity to the nearest class.")]
+    score: Annotated[Score, Field(description="Of the nearest class.")]
+    probability: Annotated[
+        Probability, Field(description="Of the nearest class, also where the label is null; null: there is none.")
+    ] = None
+    unknown_probability: Annotated[
+        Probability, Field(description="That the photo shows none of the classes.", examples=[0.03])
+    ] = None
     runner_up: Annotated[str | None, Field(examples=["raccoon"])]
-    margin: Annotated[float, Field(description="The score minus that of the runner-up.", examples=[0.21])]
+    margin: Annotated[float, Field(description="The score minus that of the runner-up.", examples=[41.4])]
     ranking: Annotated[
         list[Ranked],
         Field(
             description="The nearest classes, nearest first.",
-            examples=[[{"label": "red panda", "score": 0.83}, {"label": "raccoon", "score": 0.62}]],
+            examples=[
+                [
+                    {"label": "red panda", "score": 83.1, "probability": 0.94},
+                    {"label": "raccoon", "score": 41.7, "probability": 0.02},
+                ]
+            ],
         ),
     ]
 
@@ -65,7 +80,9 @@ class KnownClass(BaseModel):
 class KnownClasses(BaseModel):
     classes: Annotated[list[KnownClass], Field(description="Last changed first.")]
     total: Annotated[int, Field(description="Number of matching classes, regardless of `limit`.", examples=[12])]
-    calibrated: Annotated[bool, Field(description="Whether the model has a threshold, so that photos can be unknown.")]
+    calibrated: Annotated[
+        bool, Field(description="Whether photos can be unknown: the model has probabilities or a threshold.")
+    ]
     may_enroll: Annotated[bool, Field(description="Whether the key of this request allows enrollment and forgetting.")]
 
 

@@ -92,8 +92,8 @@ class Service:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the model has a threshold, so that a photo can be unknown."""
-        return self._classifier.calibration is not None
+        """Whether a photo can be unknown: the model has probabilities or a threshold."""
+        return self._classifier.decision.rejects
 
     @property
     def class_count(self) -> int:

@@ -134,30 +134,38 @@ function headline(text, className = "", announcement = text) {
   return element;
 }
 
-function predictionParts({ label, score, ranking }) {
+const percent = (share) => (share > 0.999 && share < 1 ? "> 99.9%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
+
+function predictionParts({ label, score, probability, unknown_probability: unknown, ranking }) {
   const note = (tag, text) => create(tag, { className: "muted", textContent: text });
   if (!ranking.length) return [headline("No classes yet", "muted"), note("p", "Enter a name below to add the first one.")];
   const bars = create("ol", { className: "bars" });
   ranking.forEach((ranked, index) => bars.append(bar(ranked, index === 0 && label !== null)));
+  const unlikely = unknown === null ? [] : [note("p", `Unknown: ${percent(unknown)}`)];
   if (label === null)
     return [
       headline("Unknown", "muted", `Unknown. The nearest class is ${ranking[0].label}.`),
-      note("p", "Not similar enough to any class. The nearest classes:"),
+      note("p", `Not similar enough to any class${unknown === null ? "" : `: unknown with ${percent(unknown)}`}. The nearest classes:`),
       bars,
     ];
-  const parts = [headline(label, "", `${label}, similarity ${score.toFixed(2)}`), bars];
+  const sure = probability === null ? `similarity ${score.toFixed(2)}` : `probability ${percent(probability)}`;
+  const parts = [headline(label, "", `${label}, ${sure}`), bars, ...unlikely];
   if (!model.calibrated) parts.push(note("small", "The model is not calibrated: it always gives the nearest class, never “unknown”."));
   return parts;
 }
 
-function bar({ label, score }, first) {
+function bar({ label, score, probability }, first) {
   const fill = create("i");
-  fill.style.setProperty("--width", `${(100 * Math.min(1, Math.max(0, score))).toFixed(1)}%`);
+  const certain = probability !== null;
+  fill.style.setProperty("--width", `${(100 * Math.min(1, Math.max(0, certain ? probability : score))).toFixed(1)}%`);
+  const number = certain
+    ? { textContent: percent(probability), title: "Probability" }
+    : { textContent: score.toFixed(2), title: "Cosine similarity, at most 1" };
   return create(
     "li",
     { className: first ? "first" : "" },
     create("span", { className: "label", textContent: label, title: label }),
-    create("span", { className: "number", textContent: score.toFixed(2), title: "Cosine similarity, at most 1" }),
+    create("span", { className: "number", ...number }),
     create("span", { className: "bar" }, fill),
   );
 }
