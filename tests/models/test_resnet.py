@@ -145,6 +145,6 @@ def test_without_the_last_relu_the_last_map_has_both_signs(name):
     signed.load_state_dict(plain.state_dict())
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        maps = [network[:-2](images) for network in (plain, signed)]
+        maps = [torch.nn.Sequential(*list(network)[:-2])(images) for network in (plain, signed)]
     assert (maps[1] < 0).any()
     torch.testing.assert_close(maps[0], maps[1].relu())
