@@ -172,7 +172,7 @@ def test_other_images_of_a_plugins_data_set_are_not_mixed(plugin, tmp_path, caps
     BACKBONES.unregister("shallow")
     LOSSES.unregister("double")
     fewer = plugin(PARTS.replace("(6, 2)", "(5, 2)"), "fewer.py")
-    assert call(*arguments, "--plugin", fewer, *sets(*NOISE, "train.epochs=1")) == 1
+    assert call(*arguments, "--plugin", fewer, *sets(*NOISE, "train.epochs=1")) == 2
     assert '"a" has 6 training and 2 test images there, 5 and 2 here' in capsys.readouterr().err
 
 
@@ -206,7 +206,7 @@ def test_a_stopped_training_is_continued_with_its_plugin(plugin, tmp_path, capsy
 def test_unknown_names_list_what_is_installed(plugin, photos, tmp_path, capsys, setting, told):
     path = plugin(METHOD + PARTS)
     arguments = ["--data", photos, "--plugin", path, "--quiet", *sets("train.epochs=1", setting)]
-    assert call("train", "folder", "--out", tmp_path / "run", *arguments) == 1
+    assert call("train", "folder", "--out", tmp_path / "run", *arguments) == 2
     assert re.fullmatch(rf"error: {told}\n".replace("?", r"\?"), capsys.readouterr().err)
     assert list((tmp_path / "run").iterdir()) == [], "the same command must work once the name is right"
 
@@ -224,7 +224,7 @@ def test_a_run_of_a_plugin_that_is_not_given(plugin, tmp_path, capsys):
 @pytest.mark.parametrize("command", [["train", "glyphs"], ["bench", "glyphs"], ["report", "."], ["evaluate", "."]])
 def test_a_plugin_that_cannot_be_loaded(plugin, tmp_path, capsys, command):
     for path, told in ((tmp_path / "gone.py", "no such Python file."), (plugin("import nonsense_of_mine"), "nonsense")):
-        assert call(*command, "--plugin", path) == 1
+        assert call(*command, "--plugin", path) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"error: --plugin {path}: ")
         assert told in error
@@ -267,7 +267,7 @@ def test_an_installed_package_adds_all_four_kinds(tmp_path, pixel_cache):
 def test_a_package_that_is_broken_is_named(tmp_path, pixel_cache):
     installed = install(tmp_path, {"methods": "Gone"})
     done = run(["train", "glyphs", "--out", tmp_path / "run", "--set", "method=my-methods"], installed, pixel_cache)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith('error: method "my-methods" of the package mine cannot be loaded: ')
     assert done.stderr.count("\n") == 1
 
