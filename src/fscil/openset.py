@@ -107,7 +107,7 @@ class Calibration:
     --------
     >>> found = Classifier.load("birds.fscil").calibrate("photos/held_out", false_accept=0.5)
     >>> found.score, found.unknowns, found.knowns
-    ('contrast', 2, 6)
+    ('log_ratio', 2, 6)
     """
 
     score: str

@@ -14,6 +14,8 @@ from PIL import Image
 import fscil.sklearn
 from fscil.classifier import Classifier, StoredClassifier
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
+from fscil.classifier.predictor import Predictor
+from fscil.classifier.saving import SavedPredictor
 from fscil.data.images import Resize
 from fscil.experiments.run import train
 from fscil.preprocess import Preprocess
@@ -30,7 +32,8 @@ COLOURS = {
     "car": (90, 200, 90),
 }
 MODULES = (
-    *("fscil.classifier.model", "fscil.classifier.prediction", "fscil.classifier.checking", "fscil.classifier.stored"),
+    *("fscil.classifier.model", "fscil.classifier.predictor", "fscil.classifier.saving", "fscil.classifier.stored"),
+    *("fscil.classifier.prediction", "fscil.classifier.checking"),
     *("fscil.export", "fscil.gallery.gallery", "fscil.gallery.means", "fscil.gallery.photo", "fscil.openset"),
     "fscil.sklearn",
 )
@@ -77,6 +80,7 @@ def birds(folder):
     classifier = Classifier(PhotoEncoder(config, config.build(), torch.device("cpu")))
     for name, origin in (("blue tit", "base"), ("robin", "base"), ("wren", "enrolled")):
         classifier.gallery.enroll(name, classifier.photos(sorted((folder / name).iterdir())), origin)
+    classifier.estimate()
     return classifier
 
 
@@ -107,14 +111,21 @@ def test_examples_run_as_written(example, files, tmp_path, monkeypatch):
     assert not said, "".join(said)
 
 
-PUBLIC = (Classifier, StoredClassifier, fscil.sklearn.NearestMeanClassifier, fscil.sklearn.FeatureExtractor)
+PUBLIC = (
+    Classifier,
+    Predictor,
+    SavedPredictor,
+    StoredClassifier,
+    fscil.sklearn.NearestMeanClassifier,
+    fscil.sklearn.FeatureExtractor,
+)
 METHODS = {
     f"{kind.__name__}.{name}": (kind, name)
     for kind in PUBLIC
     for name, member in vars(kind).items()
     if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod))
 }
-INTERNAL = {"Classifier.find_threshold", "Classifier.restore", "Classifier.about"}  # for StoredClassifier and the disk
+INTERNAL = {"Classifier.find_threshold", "SavedPredictor.restore", "SavedPredictor.about"}  # for StoredClassifier
 
 
 def sections(text):

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fscil import Classifier
-from fscil.classifier.finetuning import PLANNED_SHARE, largest_limit, limit_per_class, make_plan
-from fscil.classifier.fitting import Training, folder_recipe
+from fscil.classifier.finetuning import PLANNED_SHARE, largest_limit, limit_per_class, make_plan, train_head
+from fscil.classifier.fitting import Comparison, Training, folder_recipe
 from fscil.errors import StoreError
+from fscil.features import FeatureCache
+from fscil.losses import LOSSES
+from fscil.training.base_training import new_base_network
+from fscil.training.build import preprocess_of
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from helpers import NAMES, SMALL_NETWORK, ctrl_c_at, part, write_images
@@ -81,6 +85,67 @@ def test_minutes_are_announced_and_used(epoch, tmp_path):
     assert "1 epoch of 9 photos (at most 3 per class), to stay within 10 min" in text
     assert made.made["trained on"] == {"classes": 3, "photos": 9}
     assert [info.photos for info in made.classes()] == [8, 8, 8]
+
+
+def test_the_head_is_trained_alone_first():
+    """The backbone keeps every bit; the loss on its features falls."""
+    config = folder_recipe(Training(None, from_scratch=False), SMALL_NETWORK)
+    base = part([8, 8, 8], 0)
+    network = new_base_network(config, 3, CONTEXT)
+    before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
+    labels = torch.from_numpy(base.labels)
+
+    def loss():
+        features = FeatureCache(network.backbone, preprocess_of(config), CONTEXT.device, quiet=True)(base)
+        network.train()
+        return float(LOSSES["softmax"](network.head(network.projection(features))[:, :3], labels, 16.0, 0.0))
+
+    first = loss()
+    train_head(network, base, config, CONTEXT)
+    assert loss() < first / 2
+    for name, value in network.backbone.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def finetuned(folder, *settings):
+    said = []
+    network = [item for item in SMALL_NETWORK if not item.startswith("train.")]
+    options = {"settings": [*network, "train.batch=8", *settings], "quiet": True, "say": said.append, "device": "cpu"}
+    return Classifier.fit(folder, finetune=True, **options), Classifier.fit(folder, **options), said
+
+
+def same_network(one, other):
+    pairs = zip(one.encoder.backbone.state_dict().values(), other.encoder.backbone.state_dict().values(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
+
+
+def test_a_training_that_diverges_leaves_the_network_as_it_was(tmp_path):
+    write_images(tmp_path, train=10, test=0, names=NAMES[:3], split=False)
+    made, untrained, said = finetuned(tmp_path, "train.epochs=2", "train.lr=1000")
+    assert same_network(made, untrained)
+    assert any("training diverged" in line and "stays as it was" in line for line in said)
+
+
+def test_a_network_that_is_no_better_is_not_used(tmp_path):
+    """Hardly trained at all: not worth another network, and the held-out photos tell."""
+    write_images(tmp_path, train=10, test=0, names=NAMES[:6], split=False)
+    made, untrained, said = finetuned(tmp_path, "train.epochs=1", "train.lr=0.000001")
+    assert made.made["comparison"]["kept"] is False
+    assert made.made["comparison"]["held-out photos"] == 12
+    assert same_network(made, untrained)
+    assert any("training did not help, the network stays as it was" in line for line in said)
+    torch.testing.assert_close(made.gallery.prototypes, untrained.gallery.prototypes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "differing", "better"),
+    [(10, 14, 4, True), (10, 12, 4, False), (10, 10, 0, False), (9, 8, 1, False)],
+)
+def test_better_is_more_than_chance(before, after, differing, better):
+    found = Comparison(20, before, after, differing)
+    assert found.better is better
+    assert found.record["kept"] is better
+    assert ("the trained network is used" in found.text) is better
 
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_end(tmp_path):

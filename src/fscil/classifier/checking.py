@@ -55,7 +55,7 @@ class Check:
     >>> found.classes[0]
     ClassCheck(name='blue tit', photos=2, correct=2, unknown=0)
     >>> [each.name for each in found.not_enrolled], found.rejected
-    (['magpie'], 0.0)
+    (['magpie'], 1.0)
     """
 
     classes: tuple[ClassCheck, ...]

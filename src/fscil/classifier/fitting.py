@@ -18,7 +18,7 @@ from fscil.classifier.finetuning import Say, finetune
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data.images import Dataset
-from fscil.errors import ConfigError, DataError
+from fscil.errors import ConfigError, DataError, TrainingError
 from fscil.gallery import Gallery, Photo, class_name
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import count, first_few
@@ -207,14 +207,18 @@ def _train(
     base = images.select(~held_out).of_classes(trainable).relabel(trainable)
     names = [folder.names[label] for label in trainable]
     source = {"folder": str(folder.root.resolve()), "classes": names, "photos": len(base)}
-    backbone, record = finetune(
-        config, base, training.minutes, context, say, work, source, head_first=not training.from_scratch
-    )
+    if training.from_scratch:
+        backbone, record = finetune(config, base, training.minutes, context, say, work, source)
+        encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone, context.device)
+        return _encode(encoder, folder.dataset, folder.original, context), record
+    before = _encode(_untrained(config, context, say), folder.dataset, folder.original, context)
+    try:
+        backbone, record = finetune(config, base, training.minutes, context, say, work, source, head_first=True)
+    except TrainingError as error:
+        say(f"{error} The network stays as it was.")
+        return before, {"failed": str(error)}
     encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone, context.device)
     trained = _encode(encoder, folder.dataset, folder.original, context)
-    if training.from_scratch:
-        return trained, record
-    before = _encode(_untrained(config, context, say), folder.dataset, folder.original, context)
     comparison = _compare(before, trained, held_out, folder.names)
     say(comparison.text)
     return (trained if comparison.better else before), {**record, "comparison": comparison.record}

@@ -340,8 +340,6 @@ class Classifier(SavedPredictor):
         Examples
         --------
         >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.predict("car.jpg")[0].label
-        'blue tit'
         >>> found = classifier.calibrate("photos/no_birds", false_accept=0.05)
         >>> found.unknowns
         8

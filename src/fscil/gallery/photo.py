@@ -66,9 +66,9 @@ class ClassInfo:
     ----------
     name : str
     photos : int
-        How many photos its mean is of.
+        How many photos it has.
     origin : str
-        "base" for a class that was trained on, otherwise "enrolled".
+        "base" for a class that the model was fitted to, otherwise "enrolled".
     added, changed : str
         Times of its first and its last photo, as ISO 8601 in UTC.
     sources : tuple of str

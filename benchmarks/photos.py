@@ -1,0 +1,175 @@
+"""Folders of ten classes, as a user has them: the two-covariance rule against the cosine rule, on frozen features.
+
+    python benchmarks/readout.py extract cub200 --set model.backbone=efficientnet_lite0 --data DIR --out F.safetensors
+    python benchmarks/photos.py F.safetensors [--draws 10]
+
+The classes of the feature file are parted: the first half gives statistics, of the other half ten random classes are
+enrolled per draw and ten more are unknown. Photos are enrolled from the training part, and test photos are asked. All
+constants and calibrations come from `fscil.classifier.estimating.estimate` on photos that are not asked.
+
+cosine: as models of schema 1 decide, the mean of the 5 photos nearest to the mean of all, "unknown" by the score
+contrast. Right and accepted: share of known photos that are named rightly and accepted at the threshold which 5% of the
+unknown photos pass. ECE: expected calibration error, "unknown" included with a prior of one half. Prints Markdown.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fscil.classifier.estimating import Estimate, estimate
+from fscil.gallery import balanced_indices, cosine_scores
+from fscil.gallery.probability import calibration_error
+from fscil.metrics import auroc, mean_and_interval
+from fscil.openset import Evidence, contrast, largest, threshold_at
+from fscil.runtime.files import load_tensors
+
+WAY = 10
+FALSE_ACCEPT = 0.05
+OWN = 0  # statistics from the enrolled classes themselves
+STATISTICS = ((5, 20), (20, 40), (100, 40), (OWN, 0))  # classes and photos of each
+SHOTS = (5, 1)
+FIGURES = ("accuracy", "AUROC", "right and accepted")
+PRIORS = (0.5, 0.3, 0.1)  # of unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Photos:
+    """All photos of the file: those of the training part come first."""
+
+    features: Tensor
+    labels: Tensor
+    train: Tensor  # (N,) whether of the training part
+
+    def of(self, label: int, train: bool | None = None) -> Tensor:
+        """Rows of one class, in both parts or in one."""
+        own = self.labels == label
+        return (own if train is None else own & (self.train == train)).nonzero()[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One user's folder: photos to enroll and photos to ask, as rows; unknown ones have the label -1."""
+
+    shots: list[Tensor]  # by class
+    queries: Tensor
+    target: Tensor
+
+
+def draw_task(photos: Photos, shots: int, generator: torch.Generator) -> Task:
+    classes = int(photos.labels.max()) + 1
+    chosen = classes // 2 + torch.randperm(classes - classes // 2, generator=generator)[: 2 * WAY]
+    enrolled, queries, target = [], [], []
+    for place, label in enumerate(chosen.tolist()):
+        asked = photos.of(label, train=False)
+        queries.append(asked)
+        target += [place if place < WAY else -1] * len(asked)
+        if place < WAY:
+            own = photos.of(label, train=True)
+            order = torch.randperm(len(own), generator=generator)
+            enrolled.append(own[order[: shots or len(own)]])
+    return Task(enrolled, torch.cat(queries), torch.tensor(target))
+
+
+def statistics(photos: Photos, task: Task, classes: int, each: int, generator: torch.Generator) -> Estimate:
+    if classes == OWN:
+        labels = torch.arange(WAY).repeat_interleave(torch.tensor([len(rows) for rows in task.shots]))
+        return estimate(photos.features[torch.cat(task.shots)], labels)
+    others = torch.randperm((int(photos.labels.max()) + 1) // 2, generator=generator)[:classes]
+    rows = torch.cat([photos.of(label)[:each] for label in others.tolist()])
+    return estimate(photos.features[rows], photos.labels[rows])
+
+
+def by_cosine(photos: Photos, task: Task) -> Tensor:
+    means = []
+    for rows in task.shots:
+        own = photos.features[rows]
+        means.append(own[balanced_indices(own, min(5, len(own)))].double().mean(0))
+    return cosine_scores(photos.features[task.queries].double(), torch.stack(means))
+
+
+def by_ratio(photos: Photos, task: Task, found: Estimate) -> Tensor:
+    model = found.rule.model
+    means = torch.stack([model.transform(photos.features[rows]).double().mean(0) for rows in task.shots])
+    counts = torch.tensor([len(rows) for rows in task.shots])
+    return model.log_ratio(model.transform(photos.features[task.queries]), means, counts)
+
+
+def figures(scores: Tensor, target: Tensor, score: Callable[[Evidence], Tensor]) -> dict[str, float]:
+    known = target >= 0
+    right = scores.argmax(1)[known] == target[known]
+    certain = score(Evidence(scores))
+    accepted = certain[known] >= threshold_at(certain[~known], FALSE_ACCEPT)
+    return {
+        "accuracy": float(right.double().mean()),
+        "AUROC": auroc(certain[known].numpy(), certain[~known].numpy()),
+        "right and accepted": float((right & accepted).double().mean()),
+    }
+
+
+def calibration(ratios: Tensor, target: Tensor, found: Estimate) -> dict[str, float]:
+    """Calibration error, and what the probability of unknown does as a decision at several priors."""
+    known = target >= 0
+    right = ratios.argmax(1)[known] == target[known]
+    result = {"ECE": calibration_error([([(ratios, target)], found.probability)])}
+    for prior in PRIORS:
+        accepted = ratios.amax(1) >= found.probability.threshold(prior)
+        result[f"right {prior}"] = float((right & accepted[known]).double().mean())
+        result[f"false {prior}"] = float(accepted[~known].double().mean())
+    return result
+
+
+def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> list[dict[str, float]]:
+    found = []
+    for draw in range(draws):
+        generator = torch.Generator().manual_seed(draw)
+        task = draw_task(photos, shots, generator)
+        estimated = statistics(photos, task, classes, each, generator)
+        old = figures(by_cosine(photos, task), task.target, contrast)
+        ratios = by_ratio(photos, task, estimated)
+        new = figures(ratios, task.target, largest)
+        row = {f"cosine {name}": value for name, value in old.items()} | {f"ratio {name}": new[name] for name in new}
+        found.append(row | calibration(ratios, task.target, estimated))
+    return found
+
+
+def percent(values: list[float]) -> str:
+    mean, interval = mean_and_interval([100 * value for value in values])
+    return f"{mean:.1f}" if interval is None else f"{mean:.1f} ± {interval:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features", type=Path)
+    parser.add_argument("--draws", type=int, default=10)
+    options = parser.parse_args()
+    tensors, _ = load_tensors(options.features)
+    sizes = [len(tensors["train"]), len(tensors["test"])]
+    photos = Photos(
+        torch.cat([tensors["train"], tensors["test"]]),
+        torch.cat([tensors["train_labels"], tensors["test_labels"]]),
+        torch.arange(sum(sizes)) < sizes[0],
+    )
+    columns = [f"{rule}: {name}" for rule in ("cosine", "ratio") for name in FIGURES]
+    priors = [f"prior {prior}: right and accepted / false accepts" for prior in PRIORS]
+    print("| statistics | enrolled | " + " | ".join(columns) + " | ECE | " + " | ".join(priors) + " |")
+    print("|---|---|" + "---:|" * (len(columns) + 1 + len(priors)), flush=True)
+    for classes, each in STATISTICS:
+        for shots in SHOTS if classes else (0,):
+            rows = measure(photos, classes, each, shots, options.draws)
+            cells = [percent([row[column.replace(": ", " ")] for row in rows]) for column in (*columns, "ECE")]
+            for prior in PRIORS:
+                pair = [sum(row[f"{what} {prior}"] for row in rows) / len(rows) for what in ("right", "false")]
+                cells.append(f"{100 * pair[0]:.0f} / {100 * pair[1]:.0f}")
+            name = f"{classes} others x {each}" if classes else "the ten themselves, all photos"
+            print(
+                f"| {name} | {f'{shots} photos each' if shots else 'all (30)'} | " + " | ".join(cells) + " |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
