@@ -517,3 +517,23 @@ def test_a_record_that_finds_no_room_leaves_no_trace(path):
     assert (path / "journal-1.jsonl").read_bytes() == before
     ModelFolder(path).append({"new": 1})
     assert ModelFolder(path).read().records == [*RECORDS, {"new": 1}]
+
+
+def test_a_decision_rule_makes_it_schema_2(tmp_path):
+    folder = ModelFolder(tmp_path / "model")
+    rule = {"psi": torch.arange(3.0)}
+    folder.create(WEIGHTS, ABOUT, SNAPSHOT, decision=rule)
+    assert json.loads((folder.path / "model.json").read_text(encoding="utf-8"))["schema"] == 2
+    file = only(folder.path, "decision-*")
+    assert same(folder.read().decision, rule)
+    folder.append({"number": 1})
+    folder.compact(lambda contents: Changed(contents.about, contents.snapshot))
+    assert only(folder.path, "decision-*") == file
+    other = {"psi": torch.arange(4.0)}
+    folder.compact(lambda contents: Changed(contents.about, contents.snapshot, other))
+    assert same(folder.read().decision, other)
+    assert only(folder.path, "decision-*") != file  # and the old one is gone
+    folder.create(WEIGHTS, ABOUT, SNAPSHOT)
+    assert json.loads((folder.path / "model.json").read_text(encoding="utf-8"))["schema"] == 1
+    assert list(folder.path.glob("decision-*")) == []
+    assert folder.read().decision == {}

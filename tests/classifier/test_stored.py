@@ -1,5 +1,6 @@
 """A classifier bound to its folder: changes are on disk before the call returns, those of others come by refresh."""
 
+import json
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from fscil import Classifier
 from fscil.classifier import StoredClassifier, stored
 from fscil.classifier.encoder import PhotoEncoder
 from fscil.classifier.model_folder import ModelFolder
-from fscil.errors import ClassNameError, DataError, FscilWarning, StoreError, UnknownClassError
+from fscil.errors import ClassNameError, ConfigError, DataError, FscilWarning, StoreError, UnknownClassError
 from fscil.gallery import Photo
 from helpers import NAMES, picture
 
@@ -217,3 +218,64 @@ def test_many_threads_enroll_and_ask(model):
         wanted = {f"{number} {step}" for number in range(4) for step in (0, 1, 3, 4)} | {*NAMES[:8]}
         assert {*mine.classifier.gallery.names} == wanted
     assert {*Classifier.load(model).gallery.names} == wanted
+
+
+def test_a_model_of_schema_1_is_upgraded_in_place(by_cosine, tmp_path):
+    """The journal is taken into account, others see the change, and it goes on learning under the new rule."""
+    model = tmp_path / "old.fscil"
+    by_cosine.save(model)
+    assert json.loads((model / "model.json").read_text())["schema"] == 1
+    with StoredClassifier.open(model) as mine, StoredClassifier.open(model) as yours:
+        yours.enroll("new", NEW[:3])
+        found = mine.upgrade()
+        assert found.made["classes"] == len(yours.classifier.gallery)
+        assert yours.refresh()
+        manifest = json.loads((model / "model.json").read_text())
+        assert manifest["schema"] == 2
+        assert sorted(manifest["files"]) == ["decision", "gallery", "weights"]
+        there = Classifier.load(model)
+        assert there.made["decision"] == found.made
+        assert there.predict(NEW[0]) == mine.classifier.predict(NEW[0]) == yours.classifier.predict(NEW[0])
+        assert there.predict(NEW[0])[0].probability is not None
+        decision = manifest["files"]["decision"]["name"]
+        yours.enroll_photos("new", yours.classifier.photos(NEW[3]))
+        yours.forget("ant")
+        assert json.loads((model / "model.json").read_text())["files"]["decision"]["name"] == decision
+        assert Classifier.load(model).predict(NEW[3]) == yours.classifier.predict(NEW[3])
+
+
+def test_too_few_photos_to_upgrade_with(fitted, tmp_path):
+    model = tmp_path / "few.fscil"
+    few = Classifier(fitted[0].encoder)
+    few.enroll("one", NEW[:3])
+    few.enroll("two", NEW[3])
+    few.save(model)
+    before = ModelFolder(model).version()
+    with StoredClassifier.open(model) as mine, pytest.raises(DataError, match="only one class has two photos"):
+        mine.upgrade()
+    assert ModelFolder(model).version() == before
+
+
+def test_a_damaged_decision_rule_is_refused(model):
+    (file,) = model.glob("decision-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="checksum is wrong"):
+        Classifier.load(model)
+    file.unlink()
+    with pytest.raises(StoreError, match="no such file"):
+        Classifier.load(model)
+
+
+def test_the_prior_and_the_threshold_are_stored(model, held_out):
+    with StoredClassifier.open(model) as mine:
+        mine.set_unknown_prior(0.15)
+        mine.calibrate(held_out)
+        assert Classifier.load(model).decision == mine.classifier.decision
+        assert mine.classifier.decision.unknown_prior == 0.15
+        mine.uncalibrate()
+        assert Classifier.load(model).calibration is None
+        with pytest.raises(ConfigError, match="unknown prior of 1"):
+            mine.set_unknown_prior(1)
+        assert Classifier.load(model).decision.unknown_prior == 0.15

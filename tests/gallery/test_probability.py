@@ -71,3 +71,20 @@ def test_probabilities_sum_to_one_and_keep_the_order(seed: int, prior: float) ->
 def test_a_certain_prior_is_refused(prior: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         ProbabilityCalibration().probabilities(torch.zeros(1, 2), prior)
+
+
+def test_the_nearest_classes_have_the_probabilities_they_have_among_all():
+    ratios = torch.randn(20, 9, generator=torch.Generator().manual_seed(0)) * 30
+    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5)
+    classes, unknown = calibration.probabilities(ratios, 0.2)
+    nearest = ratios.topk(3, dim=1)
+    found, none = calibration.of_nearest(ratios, nearest.values, 0.2)
+    torch.testing.assert_close(found, classes.gather(1, nearest.indices), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(none, unknown)
+
+
+def test_at_the_threshold_known_and_unknown_are_as_probable():
+    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5)
+    for prior in (0.05, 0.3, 0.9):
+        at = torch.tensor([[calibration.threshold(prior), -100.0]])
+        assert float(calibration.probabilities(at, prior)[1]) == pytest.approx(0.5, abs=1e-6)

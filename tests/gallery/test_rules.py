@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 
 from fscil.errors import StoreError
-from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, rule_from_state
+from fscil.gallery import (
+    COSINE,
+    Gallery,
+    Photo,
+    TwoCovariance,
+    TwoCovarianceRule,
+    leave_one_class_out,
+    leave_one_photo_out,
+    rule_from_state,
+)
+from fscil.gallery import gallery as gallery_module
+from fscil.openset import Evidence
 
 DIM, CLASSES, EACH = 12, 6, 8
 
@@ -109,3 +120,40 @@ def test_a_rule_of_a_newer_version_is_refused():
 
 def test_an_empty_gallery_scores_nothing():
     assert Gallery(DIM, RULE).scores(FEATURES).shape == (len(FEATURES), 0)
+
+
+def test_a_gallery_read_at_once_is_that_of_its_photos_one_by_one(monkeypatch):
+    monkeypatch.setattr(gallery_module, "CLASSES_AT_ONCE", 2)
+    for rule in (RULE, COSINE):
+        made = gallery(range(0, 40, 2), rule)
+        again = Gallery.from_snapshot(made.snapshot(), rule)
+        assert again.names == made.names
+        assert torch.equal(again.counts, made.counts)
+        torch.testing.assert_close(again.prototypes, made.prototypes, rtol=1e-5, atol=1e-5)
+        for each in (made, again):
+            each.enroll("another", [photo(41)])
+            each.enroll("class 0", [photo(1)])
+        torch.testing.assert_close(again.scores(FEATURES), made.scores(FEATURES), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", [RULE, COSINE], ids=lambda rule: rule.name)
+def test_leaving_out_is_what_rebuilding_the_gallery_gives(rule):
+    """Every photo against a gallery without its class, and against one without the photo; class 5 has a single one."""
+    rows = [0, 1, 2, 8, 9, 16, 17, 18, 19, 24, 25, 32, 40]
+    known, unknown = leave_one_class_out(FEATURES[rows], LABELS[rows], rule.default_score, rule)
+    best = rule.unknown_scores[rule.default_score]
+    expected_known, expected_unknown = [], []
+    for row in rows:
+        others = [each for each in rows if LABELS[each] != LABELS[row]]
+        expected_unknown.append(float(best(Evidence(gallery(others, rule).scores(FEATURES[row : row + 1])))))
+        without = [each for each in rows if each != row]
+        if LABELS[row] in LABELS[without]:
+            expected_known.append(float(best(Evidence(gallery(without, rule).scores(FEATURES[row : row + 1])))))
+    assert known.tolist() == pytest.approx(expected_known, rel=1e-4, abs=1e-4)
+    assert unknown.tolist() == pytest.approx(expected_unknown, rel=1e-4, abs=1e-4)
+
+
+def test_leaving_out_one_photo_of_a_class():
+    rows = [8, 9, 10, 11]
+    expected = [written_out(FEATURES[row], [each for each in rows if each != row]) for row in rows]
+    assert leave_one_photo_out(FEATURES[rows], RULE).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-3)

@@ -252,3 +252,23 @@ def test_an_estimate_is_the_time_of_all_steps(monkeypatch, seconds):
         trainer = Trainer(TrainConfig(epochs=epochs, batch=40, lr=0.01), CONTEXT)
         found = trainer.estimate(network, numbered(100), step)  # 2 steps of 40 images in an epoch
         assert found == pytest.approx(epochs * 2 * 40 * seconds * 1.5)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_batch_norm_statistics_may_be_frozen(frozen):
+    """Those of images; the BatchNorm of a projection is new and must learn them. Weights are trained either way."""
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 14 * 14, 3), nn.BatchNorm1d(3)
+    )
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    def step(batch):
+        scores = network(batch.pixels.permute(0, 3, 1, 2).float() / 255)
+        yield nn.functional.cross_entropy(scores, batch.labels)
+
+    settings = TrainConfig(epochs=1, batch=6, lr=0.1, freeze_batchnorm=frozen)
+    Trainer(settings, CONTEXT).train(network, part([6, 6, 6], 0), step)
+    after = network.state_dict()
+    assert torch.equal(after["1.running_mean"], before["1.running_mean"]) == frozen
+    assert not torch.equal(after["4.running_mean"], before["4.running_mean"])
+    assert not torch.equal(after["1.weight"], before["1.weight"])
