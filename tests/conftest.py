@@ -11,17 +11,29 @@ settings.load_profile("fscil")
 
 # What `make test-fast` leaves out, by path: files that train, start a browser or many processes, or take long.
 SLOW = (
-    *("cli/", "crash/", "e2e/", "methods/", "test_benchmarks.py", "test_export.py"),
-    *("classifier/test_examples.py", "classifier/test_finetuning.py", "classifier/test_fitting.py"),
-    *("data/test_glyphs.py", "experiments/test_grid.py", "experiments/test_run.py", "gallery/test_choosing.py"),
-    *("report/test_page_of_a_grid.py", "serve/test_server.py"),
+    *("cli/", "crash/", "e2e/", "methods/", "property/", "test_benchmarks.py", "test_export.py", "test_imports.py"),
+    *("classifier/test_calibration.py", "classifier/test_examples.py", "classifier/test_finetuning.py"),
+    *("classifier/test_fitting.py", "classifier/test_model_folder.py", "data/test_glyphs.py", "data/test_load.py"),
+    *("experiments/test_grid.py", "experiments/test_run.py", "gallery/test_choosing.py"),
+    *("report/test_page_of_a_grid.py", "serve/test_connections.py", "serve/test_decoding.py", "serve/test_errors.py"),
+    *("serve/test_server.py", "serve/test_soak.py", "serve/test_tokens.py"),
     *("training/test_base_training.py", "training/test_checkpoints.py", "training/test_loop.py"),
+    "training/test_run_folder.py",
 )
+
+
+def is_slow(path):
+    return f"{path.relative_to(Path(__file__).parent).as_posix()}{'/' * path.is_dir()}".startswith(SLOW)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Without the slow ones, they need not even be imported."""
+    return True if config.getoption("markexpr") == "not slow" and is_slow(collection_path) else None
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SLOW):
+        if is_slow(item.path):
             item.add_marker("slow")
 
 
