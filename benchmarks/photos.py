@@ -2,6 +2,7 @@
 
     python benchmarks/readout.py extract cub200 --set model.backbone=efficientnet_lite0 --data DIR --out F.safetensors
     python benchmarks/photos.py F.safetensors [--draws 10]
+    python benchmarks/photos.py F.safetensors --directions
 
 The classes of the feature file are parted: the first half gives statistics, of the other half ten random classes are
 enrolled per draw and ten more are unknown. Photos are enrolled from the training part, and test photos are asked. All
@@ -10,18 +11,23 @@ constants and calibrations come from `fscil.classifier.estimating.estimate` on p
 cosine: as models of schema 1 decide, the mean of the 5 photos nearest to the mean of all, "unknown" by the score
 contrast. Right and accepted: share of known photos that are named rightly and accepted at the threshold which 5% of the
 unknown photos pass. ECE: expected calibration error, "unknown" included with a prior of one half. Prints Markdown.
+
+--directions: what is lost if only the directions of largest between-class variance are kept. Training photos of the
+first half of the classes: some with 24 photos each give the statistics and are enrolled, ten others from 5 or 1;
+AUROC against ten more.
 """
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fscil.classifier.estimating import Estimate, estimate
-from fscil.gallery import balanced_indices, cosine_scores
+from fscil.gallery import TwoCovariance, balanced_indices, cosine_scores
+from fscil.gallery.choosing import start
 from fscil.gallery.probability import calibration_error
 from fscil.metrics import auroc, mean_and_interval
 from fscil.openset import Evidence, contrast, largest, threshold_at
@@ -34,6 +40,7 @@ STATISTICS = ((5, 20), (20, 40), (100, 40), (OWN, 0))  # classes and photos of e
 SHOTS = (5, 1)
 FIGURES = ("accuracy", "AUROC", "right and accepted")
 PRIORS = (0.5, 0.3, 0.1)  # of unknown
+DIRECTIONS = (None, 512, 256, 128, 64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +143,42 @@ def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> 
     return found
 
 
+def directions(photos: Photos, draws: int = 3) -> None:
+    """For each number of classes and of directions: accuracy on the classes of the statistics / on the ten / AUROC."""
+    generator = torch.Generator().manual_seed(0)
+    features, labels = photos.features, photos.labels
+    print("| classes | directions | 1-shot | 5-shot |\n|---:|---:|---|---|", flush=True)
+    for classes in (5, 15, 40, 80):
+        found: dict[int | None, list[list[float]]] = {dim: [] for dim in DIRECTIONS}
+        for _ in range(draws):
+            order = torch.randperm((int(labels.max()) + 1) // 2, generator=generator).tolist()
+            parts = order[:classes], order[classes : classes + WAY], order[classes + WAY : classes + 2 * WAY]
+            own, new, other = ([photos.of(label, train=True) for label in part] for part in parts)
+            rows = torch.cat([each[:24] for each in own])
+            for dim in DIRECTIONS:
+                model = TwoCovariance.fit(features[rows], labels[rows], **asdict(start(classes)), dim=dim)
+                figures = []
+                for shots in sorted(SHOTS):
+                    enrolled = [each[:24] for each in own] + [each[:shots] for each in new]
+                    means = torch.stack([model.transform(features[each]).double().mean(0) for each in enrolled])
+                    counts = torch.tensor([len(each) for each in enrolled])
+                    asked = [
+                        torch.cat([each[24:] for each in own]),
+                        torch.cat([each[shots:] for each in new]),
+                        torch.cat(other),
+                    ]
+                    ratios = [model.log_ratio(model.transform(features[each]), means, counts) for each in asked]
+                    names = torch.tensor([*parts[0], *parts[1]])
+                    for scores, each in zip(ratios[:2], asked, strict=False):
+                        figures.append(float((names[scores.argmax(1)] == labels[each]).double().mean()))
+                    figures.append(auroc(torch.cat(ratios[:2]).amax(1).numpy(), ratios[2].amax(1).numpy()))
+                found[dim].append(figures)
+        for dim, draws_found in found.items():
+            means_found = [100 * sum(column) / draws for column in zip(*draws_found, strict=True)]
+            cells = [" / ".join(f"{value:.1f}" for value in means_found[at : at + 3]) for at in (0, 3)]
+            print(f"| {classes} | {dim or 'all'} | {cells[0]} | {cells[1]} |", flush=True)
+
+
 def percent(values: list[float]) -> str:
     mean, interval = mean_and_interval([100 * value for value in values])
     return f"{mean:.1f}" if interval is None else f"{mean:.1f} ± {interval:.1f}"
@@ -145,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path)
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--directions", action="store_true")
     options = parser.parse_args()
     tensors, _ = load_tensors(options.features)
     sizes = [len(tensors["train"]), len(tensors["test"])]
@@ -153,6 +197,8 @@ def main() -> None:
         torch.cat([tensors["train_labels"], tensors["test_labels"]]),
         torch.arange(sum(sizes)) < sizes[0],
     )
+    if options.directions:
+        return directions(photos)
     columns = [f"{rule}: {name}" for rule in ("cosine", "ratio") for name in FIGURES]
     priors = [f"prior {prior}: right and accepted / false accepts" for prior in PRIORS]
     print("| statistics | enrolled | " + " | ".join(columns) + " | ECE | " + " | ".join(priors) + " |")
