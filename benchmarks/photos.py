@@ -212,7 +212,9 @@ def main() -> None:
                 cells.append(f"{100 * pair[0]:.0f} / {100 * pair[1]:.0f}")
             name = f"{classes} others x {each}" if classes else "the ten themselves, all photos"
             print(
-                f"| {name} | {f'{shots} photos each' if shots else 'all (30)'} | " + " | ".join(cells) + " |",
+                f"| {name} | {f'{shots} photo{"s" * (shots > 1)} each' if shots else 'all (30)'} | "
+                + " | ".join(cells)
+                + " |",
                 flush=True,
             )
 
