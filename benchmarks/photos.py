@@ -32,6 +32,7 @@ from fscil.gallery.probability import calibration_error
 from fscil.metrics import auroc, mean_and_interval
 from fscil.openset import Evidence, contrast, largest, threshold_at
 from fscil.runtime.files import load_tensors
+from fscil.runtime.text import count
 
 WAY = 10
 FALSE_ACCEPT = 0.05
@@ -211,12 +212,8 @@ def main() -> None:
                 pair = [sum(row[f"{what} {prior}"] for row in rows) / len(rows) for what in ("right", "false")]
                 cells.append(f"{100 * pair[0]:.0f} / {100 * pair[1]:.0f}")
             name = f"{classes} others x {each}" if classes else "the ten themselves, all photos"
-            print(
-                f"| {name} | {f'{shots} photo{"s" * (shots > 1)} each' if shots else 'all (30)'} | "
-                + " | ".join(cells)
-                + " |",
-                flush=True,
-            )
+            enrolled = count(shots, "photo") + " each" if shots else "all (30)"
+            print(f"| {name} | {enrolled} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
