@@ -20,7 +20,7 @@ from fscil.classifier import Classifier
 from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.config import load_recipe
-from fscil.data.images import Resize
+from fscil.data.images import MAX_ASPECT, Resize
 from fscil.errors import ExportError, StoreError
 from fscil.experiments.run import train
 from fscil.export import describe, export_onnx, gallery_beside, prepare
@@ -204,7 +204,7 @@ def test_photos_of_all_kinds_are_compared(tmp_path):
     images = [tmp_path / "turned.jpg", str(tmp_path / "glass.png"), upright, np.asarray(upright), photo(3, 5, (9, 200))]
     parity = export_onnx(enrolled(tiny()), tmp_path / "a.onnx", images)
     assert parity.images == 5
-    assert parity.max_cosine_difference < 1e-6
+    assert parity.max_cosine_difference < 2e-5  # the last one is so long that a grey level may be rounded otherwise
 
 
 @given(
@@ -223,7 +223,10 @@ def test_pillow_and_numpy_prepare_a_photo_as_the_model_does(shape, crop, exact, 
     expected = preprocess(stored[None], torch.tensor([stored.shape[:2]]))[0].numpy()
     found = prepare(Image.fromarray(pixels), json.loads(json.dumps(describe(resize, preprocess))))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # Of a photo longer than MAX_ASPECT times its short side the model resizes the central part alone: Pillow's
+    # fixed-point filters may then round a grey level otherwise.
+    strip = exact is None and max(shape) > MAX_ASPECT * min(shape)
+    np.testing.assert_allclose(found, expected, atol=1.1 / 255 / min(preprocess.std) if strip else 1e-5)
 
 
 def test_a_photo_may_be_resized_after_it_was_decoded_as_it_is():

@@ -438,7 +438,7 @@ def test_unknown_names_are_told(capsys):
         ConfigError, match=r'no method named "alise"\. Did you mean "alice"\? Installed: alice, finetune'
     ):
         comparison(load_recipe("glyphs"), ["alise"], [0])
-    assert call("study", "ablations", "glyphs") == 1
+    assert call("study", "ablations", "glyphs") == 2
     assert "Known are ablation, margin-scale" in capsys.readouterr().err
 
 
