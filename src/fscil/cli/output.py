@@ -67,9 +67,11 @@ def csv_lines(out: TextIO, top: int) -> Writer:
 
     def write(path: Path, answer: "Prediction | DataError") -> None:
         if isinstance(answer, DataError):
-            table.writerow([csv_text(path), "", "", "", "", csv_text(_reason(path, answer)), "", "", *([""] * len(ranks))])
+            reason = csv_text(_reason(path, answer))
+            table.writerow([csv_text(path), "", "", "", "", reason, "", "", *([""] * len(ranks))])
             return
-        ranking = [cell for name, score in answer.ranking for cell in (csv_text(name), f"{score:.6f}")] if top > 1 else []
+        ranked = answer.ranking if top > 1 else ()
+        ranking = [cell for name, score in ranked for cell in (csv_text(name), f"{score:.6f}")]
         names = [csv_text(text) for text in (path, answer.label or "", answer.runner_up or "")]
         row = [*names[:2], f"{answer.score:.6f}", names[2], f"{answer.margin:.6f}", ""]
         sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
