@@ -6,7 +6,7 @@ PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Two test processes of one thread each: threads of two processes would wait for each other.
-.PHONY: demo test test-fast coverage lint bench bench-long clean
+.PHONY: demo test test-fast test-floors coverage lint bench bench-long crash fuzz clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
@@ -35,6 +35,27 @@ bench-long: .venv/demo.stamp
 	.venv/bin/python benchmarks/speed.py --long $(if $(DATA),--data $(DATA))
 	.venv/bin/python benchmarks/scaling.py
 
+# What crash and fuzz do for a moment in make test, at length.
+crash: .venv/test.stamp
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/crash.py --kills $(or $(KILLS),1000)
+
+# By coverage where atheris installs, otherwise at random.
+fuzz: .venv/test.stamp
+	-$(PIP) atheris
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz.py --seconds $(or $(SECONDS),60)
+
+FLOOR_TESTS := tests/runtime tests/data tests/training tests/models tests/gallery tests/cli/test_edges.py tests/cli/test_research.py \
+	tests/test_config.py tests/test_features.py tests/test_losses.py tests/test_metrics.py tests/test_preprocess.py tests/test_sklearn.py
+
+# The lowest versions that are admitted, in an environment of their own: the tests that need no extra.
+test-floors: .venv-floors/stamp
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest $(FLOOR_TESTS)
+
+.venv-floors/stamp: pyproject.toml constraints-floors.txt
+	$(PYTHON) -m venv .venv-floors
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-floors.txt -e . pytest hypothesis
+	touch $@
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -47,4 +68,4 @@ bench-long: .venv/demo.stamp
 	touch $@ .venv/demo.stamp
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage runs
+	rm -rf .venv .venv-floors .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage runs
