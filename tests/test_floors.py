@@ -15,4 +15,4 @@ def test_the_floors_that_are_tested_are_those_that_are_declared():
     tested = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     for name, floor in declared.items():
         if name not in UNTESTED:
-            assert tested[name].removesuffix(".0") == floor.removesuffix(".0"), name
+            assert tested[name] == floor + ".0" * (2 - floor.count(".")), name
