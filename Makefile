@@ -53,7 +53,7 @@ test-floors: .venv-floors/stamp
 
 .venv-floors/stamp: pyproject.toml constraints-floors.txt
 	$(PYTHON) -m venv .venv-floors
-	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-floors.txt -e . pytest hypothesis
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-floors.txt -e '.[pretrained]' pytest hypothesis
 	touch $@
 
 .venv/bin/python:

@@ -119,6 +119,14 @@ def test_a_lock_keeps_what_is_in_its_file(tmp_path):
     assert (tmp_path / ".lock").read_text() == "notes"
 
 
+def test_a_second_name_of_a_file_is_not_emptied(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    (tmp_path / ".lock").hardlink_to(tmp_path / "mine.txt")
+    with locks.locked(tmp_path / ".lock"):
+        pass
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
 def test_a_link_is_not_appended_to(link):
     with pytest.raises(StoreError, match="is a symbolic link"):
         files.append_json_line(link, {"step": 1})

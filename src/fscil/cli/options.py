@@ -11,14 +11,14 @@ from fscil.runtime.text import printable
 MAX_SHOTS, MAX_SEEDS, MAX_DRAWS = 10**6, 1000, 10_000
 
 
-def _load_plugins(files: list[Path] | None) -> list[Path] | None:
-    """Before the command looks up any name."""
+def _load_plugins(files: list[Path] | None) -> list[Path]:
+    """Before the command looks up any name. Returns a list also for None: typer 0.15 measures its length."""
     if files:
         from fscil.runtime.registry import load_plugin
 
         for file in files:
             load_plugin(file)
-    return files
+    return files or []
 
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name (see fscil recipes) or a TOML file.")]
