@@ -110,6 +110,7 @@ COMMON = {
     "train.nesterov": True,
     "train.weight_decay": 5e-4,
     "train.selection": "last",
+    "train.precision": "fp32",
     "test.prototypes": "balanced",
 }
 
@@ -120,6 +121,13 @@ def test_recipes_are_the_papers(name):
     assert found["data.name"] == name
     for key, value in (COMMON | PAPER[name]).items():
         assert (key, found[key]) == (key, value)
+
+
+def test_recipes_from_scratch_are_initialised_as_the_released_program_is():
+    for name in ("cifar100", "mini_imagenet"):
+        assert load_recipe(name).model.initialisation == "torch"
+    for name in ("glyphs", "cifar100_cpu"):  # networks were trained with it before there was a choice
+        assert load_recipe(name).model.initialisation == "kaiming"
 
 
 def test_every_recipe_loads_and_says_what_it_is():

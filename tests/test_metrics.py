@@ -11,6 +11,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from fscil import metrics
+from fscil.errors import TrainingError
 from fscil.metrics import (
     accuracy,
     auroc,
@@ -213,3 +214,11 @@ def test_a_training_that_failed_stays_at_chance_where_others_do_not(first_sessio
 
 def test_the_examples_of_the_docstrings():
     assert doctest.testmod(metrics) == (0, 2)
+
+
+@pytest.mark.parametrize("measure", [auroc, fpr_at_tpr])
+def test_scores_that_are_no_numbers_are_an_error(measure):
+    """Sorted, NaN would be the highest score of all."""
+    for known, unknown in (([0.1, np.nan], [0.2]), ([0.1], [np.nan])):
+        with pytest.raises(TrainingError, match=r"1 of [23] scores are NaN"):
+            measure(np.array(known), np.array(unknown))

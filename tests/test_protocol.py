@@ -253,3 +253,24 @@ def test_published_mini_imagenet_samples(shared, session):
 
 def test_the_examples_of_the_docstrings():
     assert doctest.testmod(protocol_module) == (0, 4)
+
+
+@given(st.integers(1, 20), st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 99))
+def test_sessions_of_different_sizes(base, ways, spare, seed):
+    classes = base + sum(ways) + spare
+    order = tuple(np.random.default_rng(seed).permutation(classes).tolist())
+    protocol = fit_protocol(classes, base, 5, None, 2, order, ways)
+    assert protocol.sessions == len(ways)
+    assert [len(protocol.new(session)) for session in range(len(ways) + 1)] == [base, *ways]
+    assert sum((protocol.new(session) for session in range(len(ways) + 1)), ()) == order[: base + sum(ways)]
+    labels = np.arange(classes).repeat(3)
+    drawn = labels[protocol.samples(labels, len(ways))]
+    assert sorted(drawn) == sorted(np.repeat(protocol.new(len(ways)), 2))
+
+
+def test_sizes_that_do_not_fit():
+    assert fit_protocol(10, None, 5, None, 1, None, (2, 3)) == Protocol(5, 5, 2, 1, None, (2, 3))
+    with pytest.raises(ProtocolError, match=r"9 base classes and sessions of 2, 3 need 14 classes, the data has 10"):
+        fit_protocol(10, 9, 5, None, 1, None, (2, 3))
+    with pytest.raises(ProtocolError, match=r"for each of the 3 sessions"):
+        fit_protocol(10, 5, 5, 3, 1, None, (2, 3))

@@ -1,4 +1,4 @@
-"""Batched two-view augmentation and class augmentation, on the device of the batch.
+"""Batched two-view augmentation, on the device of the batch.
 
 Every sample has its own crop, flip and colours; only the order of the colour operations is shared by a batch. Random
 numbers are drawn on the host from the given generator, then copied to the device: a step can be repeated to the bit, is
@@ -8,9 +8,8 @@ the same on every device, and never waits for one.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -19,6 +18,7 @@ from fscil.resample import crop_resize, crop_resize_one_by_one
 
 CROP_ATTEMPTS = 10
 MAX_CACHED_VALUES = 2**19  # of the images that are augmented at once on a CPU, to stay in its cache
+ALL = slice(None)  # rows of a batch
 MIN_SIZE_ONE_BY_ONE = 48  # pixels: from this size on, cropping image by image is faster on a CPU than in a batch
 
 ColourOperation: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of images, and the strength for each
@@ -92,16 +92,14 @@ def padded_boxes(
     return torch.stack([ends[0], y, ends[1], y + high], 1)
 
 
-def with_border(pixels: Tensor, sizes: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(n, H, W, 3), (n, 2), (n, 4) -> the images with a black border as wide as the boxes need, their sizes and boxes.
+def border_of(sizes: Tensor, boxes: Tensor) -> int:
+    """(n, 2), (n, 4) -> the width of the black border that all images need, so that no box reaches beyond.
 
     Pixels beyond the true size of an image must be black too.
     """
     ends = boxes.view(-1, 2, 2)  # x and y of two corners
     beyond = torch.maximum(-ends.amin(1), ends.amax(1) - sizes.flip(1)).amax()
-    border = max(0, int(beyond.ceil()))
-    padded = torch.nn.functional.pad(pixels, (0, 0, border, border, border, border))
-    return padded, sizes + 2 * border, boxes + border
+    return max(0, int(beyond.ceil()))
 
 
 def luminance(images: Tensor) -> Tensor:
@@ -176,31 +174,41 @@ class Views:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of each channel, for normalisation
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
-    def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None) -> Tensor:
-        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float, 0..1 if not normalised."""
+    def __call__(self, pixels: Tensor, sizes: Tensor, generator: Generator | None = None, part: slice = ALL) -> Tensor:
+        """(n, H, W, 3) uint8 padded, (n, 2) true sizes -> (count, n, 3, size, size) float, 0..1 if not normalised.
+
+        part: the rows of a larger batch that pixels holds. Then sizes are those of the larger batch, for all of which
+        random numbers are drawn, so that its images look the same however it is divided.
+        """
         out = torch.empty(self.count, len(pixels), 3, self.size, self.size, device=pixels.device)
         on_host = pixels.device.type == "cpu"
         # On a CPU as many images at once as its cache holds: each is read and written a few dozen times.
         at_once = max(1, MAX_CACHED_VALUES // (3 * self.size**2)) if on_host else max(1, len(pixels))
         for view in out:
-            source, extents, boxes = self._crops(pixels, sizes, generator)
-            operations = self._colour_operations(len(pixels), generator)
+            source, extents, boxes = self._crops(pixels, sizes, generator, part)
+            operations = self._colour_operations(len(sizes), generator)
+            operations = [(operation, strength[part]) for operation, strength in operations]
             for start in range(0, len(pixels), at_once):
-                part = slice(start, start + at_once)
+                some = slice(start, start + at_once)
                 if on_host and self.size >= MIN_SIZE_ONE_BY_ONE:
-                    images = crop_resize_one_by_one(source[part], boxes[part], self.size)
+                    images = crop_resize_one_by_one(source[some], boxes[some], self.size)
                 else:
-                    images = crop_resize(source[part], extents[part], boxes[part], self.size).contiguous()
+                    images = crop_resize(source[some], extents[some], boxes[some], self.size).contiguous()
                 for operation, strength in operations:
-                    images = operation(images, strength[part].to(images.device, non_blocking=True))
-                normalise(images, self.mean, self.std, out=view[part])
+                    images = operation(images, strength[some].to(images.device, non_blocking=True))
+                normalise(images, self.mean, self.std, out=view[some])
         return out
 
-    def _crops(self, pixels: Tensor, sizes: Tensor, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _crops(
+        self, pixels: Tensor, sizes: Tensor, generator: Generator | None, part: slice
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What boxes are cut from, its true sizes, and the boxes of a view."""
         if self.crops is None:
-            return pixels, sizes, random_boxes(sizes, self.scale, self.ratio, self.flip, generator)
-        return with_border(pixels, sizes, padded_boxes(sizes, self.crops, self.padding, self.flip, generator))
+            return pixels, sizes[part], random_boxes(sizes, self.scale, self.ratio, self.flip, generator)[part]
+        boxes = padded_boxes(sizes, self.crops, self.padding, self.flip, generator)
+        border = border_of(sizes, boxes)
+        padded = torch.nn.functional.pad(pixels, (0, 0, border, border, border, border))
+        return padded, sizes[part] + 2 * border, boxes[part] + border
 
     def _colour_operations(self, count: int, generator: Generator | None) -> list[tuple[ColourOperation, Tensor]]:
         """The colour operations of a view, in random order, each with its strength per image, (count, 1, 1, 1)."""
@@ -225,140 +233,3 @@ class Views:
         order = torch.randperm(4, generator=generator).tolist()
         operations = [jitter[place][1:] for place in order if jitter[place][0] > 0 and self.jitter > 0]
         return [*operations, (make_gray, gray)] if self.grayscale > 0 else operations
-
-
-def pair_label(a: Tensor, b: Tensor, classes: int) -> Tensor:
-    """The class of mixtures of classes a and b: each unordered pair has a number of its own, after all classes.
-
-    Parameters
-    ----------
-    a, b
-        Class numbers, int64 of one shape, different from each other everywhere.
-    classes
-        Number of classes, of which a and b are 0..classes-1.
-
-    Returns
-    -------
-    Tensor
-        Numbers in classes..classes + classes (classes - 1) / 2 - 1, of the shape of a and b.
-
-    Examples
-    --------
-    >>> pair_label(torch.tensor([0, 0, 1, 2]), torch.tensor([1, 2, 2, 1]), classes=3)
-    tensor([3, 4, 5, 5])
-    """
-    low, high = torch.minimum(a, b), torch.maximum(a, b)
-    return classes + low * (2 * classes - low - 1) // 2 + (high - low) - 1
-
-
-class PairClasses:
-    """The pairs of classes whose mixtures are classes: all, or at most `limit` (0: no limit), drawn by the seed.
-
-    Their number grows with the square of the classes, and with it the classifier: 1,000 classes have 499,500 pairs.
-    """
-
-    def __init__(self, classes: int, limit: int = 0, seed: int = 0) -> None:
-        pairs = classes * (classes - 1) // 2
-        self.classes = classes
-        self._drawn: Tensor | None = None  # ranks of the pairs, ascending
-        if 0 < limit < pairs:
-            drawn = np.random.default_rng([seed, classes]).choice(pairs, limit, replace=False, shuffle=False)
-            self._drawn = torch.from_numpy(np.sort(drawn))
-            pairs = limit
-        self.outputs = classes + pairs  # of a classifier: base classes first
-
-    def label(self, a: Tensor, b: Tensor) -> Tensor:
-        """The class of mixtures of a and b, on the host; -1 where the two are the same class, or a pair not drawn."""
-        label = pair_label(a, b, self.classes)
-        if self._drawn is not None:
-            rank = label - self.classes
-            place = torch.searchsorted(self._drawn, rank).clamp_max(len(self._drawn) - 1)
-            label = torch.where(self._drawn[place] == rank, self.classes + place, -1)
-        return torch.where(a == b, -1, label)
-
-    def partners(self, labels: Tensor, repeats: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a batch of labels (n,): the positions of both images of each mixture, and its class, (m,) each."""
-        count = len(labels)
-        if self._drawn is None:  # `repeats` times, every image with the one at its position in a shuffled batch
-            left = torch.arange(count, device=labels.device).expand(repeats, count).reshape(-1)
-            right = torch.rand(repeats, count, generator=generator).argsort(1).to(labels.device).reshape(-1)
-        else:  # few of those would be pairs that were drawn: so a random choice of all in the batch that are
-            left, right = torch.combinations(torch.arange(count)).T
-        made = self.label(labels[left], labels[right])
-        usable = (made >= 0).nonzero().squeeze(1)
-        if self._drawn is not None:
-            usable = usable[torch.randperm(len(usable), generator=generator)[: repeats * count]]
-        return left[usable], right[usable], made[usable]
-
-
-def _mixing_weights(count: int, lam: Literal["uniform", "beta"], generator: Generator | None) -> Tensor:
-    if lam == "uniform":
-        return _uniform(0.4, 0.6, (count,), generator)
-    if lam != "beta":
-        raise ValueError(f'lam must be "uniform" or "beta", not {lam!r}')
-    # Beta(20, 20) is exactly the distribution of the median of 39 uniform numbers.
-    drawn = torch.rand(count, 39, generator=generator).median(1).values
-    return torch.where((drawn < 0.4) | (drawn > 0.6), 0.5, drawn)
-
-
-def mix_classes(
-    views: Tensor,
-    labels: Tensor,
-    classes: int | PairClasses,
-    repeats: int = 4,
-    lam: Literal["uniform", "beta"] = "uniform",
-    generator: Generator | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Class augmentation (equation 5): mixtures of images of two classes are images of a new class.
-
-    Each of `repeats` rounds shuffles the batch and mixes every image with the one at its position, if their classes
-    differ. Both images and their weights are the same in all views.
-
-    Parameters
-    ----------
-    views
-        (V, n, 3, h, w) views of a batch of images.
-    labels
-        (n,) their classes. Best on the host: then nothing waits for a device.
-    classes
-        Number of base classes, or which of their pairs are classes.
-    repeats
-        Mixtures per image, at most. 0 gives back views and labels.
-    lam
-        Distribution of the weight: "uniform" in 0.4..0.6, or "beta", Beta(20, 20) with 0.5 outside of 0.4..0.6.
-    generator
-        Source of randomness; torch's global one if None.
-
-    Returns
-    -------
-    tuple of Tensor
-        (V, n + m, 3, h, w) views and (n + m,) labels: the given ones first, then m <= repeats n mixtures.
-
-    Raises
-    ------
-    ValueError
-        If `lam` is neither of the two.
-
-    Examples
-    --------
-    >>> views, labels = torch.rand(2, 4, 3, 8, 8), torch.tensor([0, 0, 1, 2])
-    >>> mixed, targets = mix_classes(views, labels, classes=3, repeats=1, generator=torch.Generator().manual_seed(0))
-    >>> mixed.shape
-    torch.Size([2, 8, 3, 8, 8])
-    >>> targets
-    tensor([0, 0, 1, 2, 3, 4, 3, 4])
-    """
-    count = len(labels)
-    if repeats == 0 or count == 0:
-        return views, labels
-    pairs = classes if isinstance(classes, PairClasses) else PairClasses(classes)
-    left, right, mixed_labels = pairs.partners(labels, repeats, generator)
-    weight = _mixing_weights(len(left), lam, generator)
-
-    left, right = (each.to(views.device, non_blocking=True) for each in (left, right))
-    weight = weight.to(views.device, views.dtype, non_blocking=True)
-    out = views.new_empty((len(views), count + len(left), *views.shape[2:]))
-    out[:, :count] = views
-    for view, target in zip(views, out, strict=True):
-        torch.lerp(view[right], view[left], weight[:, None, None, None], out=target[count:])
-    return out, torch.cat([labels, mixed_labels])

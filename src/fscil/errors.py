@@ -33,6 +33,10 @@ class StoreError(FscilError):
     """A file or run folder that cannot be written or must not be trusted."""
 
 
+class UnavailableError(StoreError):
+    """A database that cannot be reached for now."""
+
+
 class ClassNameError(FscilError):
     """A name no class can have: empty, too long, or with control characters."""
 
@@ -43,6 +47,10 @@ class UnknownClassError(FscilError):
 
 class TrainingError(FscilError):
     """A training run that cannot continue."""
+
+
+class OtherProcessError(FscilError):
+    """Another process of the same job failed, and says so itself."""
 
 
 class ExportError(FscilError):

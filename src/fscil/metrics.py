@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fscil.errors import TrainingError
+
 Ints: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[Any]
 
@@ -124,6 +126,11 @@ def open_set(known: Floats, correct: NDArray[np.bool_], unknown: Floats) -> Open
 def _need_both(known: Floats, unknown: Floats) -> None:
     if not len(known) or not len(unknown):
         raise ValueError(f"needs known and unknown images; got {len(known)} and {len(unknown)}")
+    if nan := int(np.isnan(known).sum() + np.isnan(unknown).sum()):
+        raise TrainingError(
+            f"{nan} of {len(known) + len(unknown)} scores are NaN: the network's features are not finite. Train it "
+            f"anew, with a lower train.lr."
+        )
 
 
 def performance_drop(averages: Sequence[float]) -> float:

@@ -7,8 +7,10 @@ cosines to their means), so nothing has to be updated when classes are enrolled 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fscil.errors import ConfigError, DataError
@@ -112,10 +114,10 @@ class Calibration:
 
     score: str
     threshold: float
-    false_accept: float
-    false_reject: float | None
-    unknowns: int
-    knowns: int
+    false_accept: Annotated[float, Meta(ge=0, le=1)]
+    false_reject: Annotated[float, Meta(ge=0, le=1)] | None
+    unknowns: Annotated[int, Meta(ge=0)]
+    knowns: Annotated[int, Meta(ge=0)]
 
 
 def threshold_at(unknown_scores: Tensor, false_accept: float) -> float:

@@ -75,6 +75,8 @@ class Protocol:
         Training images per new class.
     order
         Class labels by arrival; by default 0, 1, 2, …
+    ways
+        New classes of each session where they differ; `way` is not used then.
 
     Raises
     ------
@@ -95,8 +97,14 @@ class Protocol:
     sessions: int
     shots: int = 5
     order: tuple[int, ...] | None = None
+    ways: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.ways and (len(self.ways) != self.sessions or min(self.ways) < 1):
+            raise ProtocolError(
+                f"ways = {list(self.ways)}: needs a number of new classes, at least one, for each of the "
+                f"{self.sessions} sessions."
+            )
         if self.base_classes < 1 or self.way < 1 or self.sessions < 0 or self.shots < 1:
             raise ProtocolError(
                 f"a protocol needs at least one base class, way and shot and no negative number of sessions; got "
@@ -116,23 +124,27 @@ class Protocol:
             raise ProtocolError(f"the order lists {len(arrival)} classes, the sessions need {self.classes}.")
 
     def _session_of_place(self, place: int) -> int:
-        return max(0, (place - self.base_classes) // self.way + 1)
+        return next(session for session in range(self.sessions + 1) if place < self._known(session))
+
+    def _known(self, session: int) -> int:
+        """Number of classes after a session."""
+        return self.base_classes + (sum(self.ways[:session]) if self.ways else self.way * session)
 
     @property
     def classes(self) -> int:
         """Number of classes after the last session."""
-        return self.base_classes + self.way * self.sessions
+        return self._known(self.sessions)
 
     def seen(self, session: int) -> tuple[int, ...]:
         """Labels of the classes seen up to this session, by arrival; a class's index here is its number in a model."""
         if not 0 <= session <= self.sessions:
             raise ProtocolError(f"there is no session {session}: this protocol has sessions 0 to {self.sessions}.")
-        known = self.base_classes + self.way * session
+        known = self._known(session)
         return (self.order or tuple(range(known)))[:known]
 
     def new(self, session: int) -> tuple[int, ...]:
         """Labels of the classes that arrive in this session."""
-        return self.seen(session)[self.base_classes + self.way * (session - 1) :] if session else self.seen(0)
+        return self.seen(session)[self._known(session - 1) :] if session else self.seen(0)
 
     def samples(self, labels: NDArray[Any], session: int, draw: Draw = "published") -> NDArray[np.int64]:
         """Positions of this session's training images among `labels`, the (n,) labels of the whole training part.
@@ -164,7 +176,8 @@ class Protocol:
         return replace(self, shots=shots)
 
     def __str__(self) -> str:
-        return f"{self.base_classes} base classes + {self.sessions} sessions, {self.way}-way {self.shots}-shot"
+        way = "/".join(map(str, self.ways or [self.way]))
+        return f"{self.base_classes} base classes + {self.sessions} sessions, {way}-way {self.shots}-shot"
 
 
 CIFAR100 = Protocol(base_classes=60, way=5, sessions=8)
@@ -179,8 +192,14 @@ def fit_protocol(
     sessions: int | None,
     shots: int,
     order: Sequence[int] | None = None,
+    ways: Sequence[int] = (),
 ) -> Protocol:
-    """A protocol for this many classes. None: 60% base classes, and as many sessions as the other classes allow."""
+    """A protocol for this many classes. None: 60% base classes, and as many sessions as the other classes allow.
+
+    ways: new classes of each session, where they differ; then None: the classes that are left for the base.
+    """
+    if ways:
+        return _uneven_protocol(classes, base_classes, way, sessions, shots, order, tuple(ways))
     base = base_classes if base_classes is not None else max(1, round(0.6 * classes))
     if sessions is None and base < classes:
         way = min(way, classes - base)  # a few classes still make one session
@@ -192,3 +211,22 @@ def fit_protocol(
             f"has {classes}. Set protocol.base_classes, protocol.sessions and protocol.way to fit."
         )
     return Protocol(base, way, count, shots, tuple(order) if order else None)
+
+
+def _uneven_protocol(
+    classes: int,
+    base_classes: int | None,
+    way: int,
+    sessions: int | None,
+    shots: int,
+    order: Sequence[int] | None,
+    ways: tuple[int, ...],
+) -> Protocol:
+    base = classes - sum(ways) if base_classes is None else base_classes
+    if base < 1 or base + sum(ways) > classes:
+        raise ProtocolError(
+            f"{max(base, 1)} base classes and sessions of {', '.join(map(str, ways))} need {max(base, 1) + sum(ways)} "
+            f"classes, the data has {classes}. Set protocol.base_classes and protocol.ways to fit."
+        )
+    count = len(ways) if sessions is None else sessions
+    return Protocol(base, way, count, shots, tuple(order) if order else None, ways)

@@ -155,6 +155,11 @@ def test_tensors_come_back_as_they_went(tmp_path):
     assert about == ABOUT
 
 
+def test_the_same_tensors_give_the_same_bytes():
+    tensors = {"a": torch.arange(3), "b": torch.ones(2, 2)}
+    assert len({store.pack_tensors(tensors, {"é": 1}) for _ in range(20)}) == 1
+
+
 def test_memory_layout_does_not_matter(tmp_path):
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     store.save_tensors(tmp_path / "a.safetensors", {"image": image, "turned": image.permute(3, 0, 1, 2)})

@@ -35,6 +35,7 @@ class ProtocolConfig:
     base_classes: Annotated[int | None, Between(1, 10**6)] = None  # none: 60% of the classes
     way: Count = 5
     sessions: Annotated[int | None, Between(0, 10**6)] = None  # none: as many as the classes allow
+    ways: Annotated[tuple[int, ...], Between(1, 10**6)] = ()  # new classes of each session where they differ
     shots: Annotated[tuple[int, ...], Between(1, 10**6)] = (5, 1)
     draw: Annotated[Literal["published"] | int, Between(0, 2**63 - 1)] = "published"  # or the seed of a draw
     order: tuple[str, ...] = ()  # class names; empty: the data set's own order
@@ -82,6 +83,7 @@ class ModelConfig:
     weights: str = ""  # file with weights to start from
     projection: Annotated[int, Between(0, 16_384)] = 2048  # hidden and output size of the projection head; 0: none
     head: Literal["cosine", "linear"] = "cosine"
+    initialisation: Literal["kaiming", "torch"] = "kaiming"  # of convolutions: normal by fan-out, or torch's default
     last_relu: bool = True  # false leaves out the last ReLU of a ResNet, so that features have both signs
 
 
@@ -99,8 +101,10 @@ class LossConfig:
 class TrainConfig:
     """Base training: optimiser, schedule, choice of the result."""
 
+    objective: str = ""  # of fscil.training.base_network.OBJECTIVES, with a loss of its own; empty: that of [loss]
     epochs: CountOrZero = 100
     batch: Annotated[int, Between(2, 10**6)] = 128
+    optimizer: str = "sgd"  # see fscil.training.optimizers.OPTIMIZERS
     lr: NonNegative = 0.01
     schedule: Literal["step", "onecycle"] = "step"
     drops: Annotated[tuple[int, ...], Between(0, 10**6)] = (60, 70)  # epochs after which lr is multiplied by gamma
@@ -115,6 +119,7 @@ class TrainConfig:
     )
     freeze_batchnorm: bool = False  # keep the backbone's BatchNorm statistics as they are: for fine-tuning
     checkpoint_minutes: NonNegative = 5.0
+    precision: Literal["fp32", "bf16"] = "fp32"  # of the forward pass; weights and their updates are always float32
     compile: Literal["off", "inductor", "aot_eager"] = "off"  # by torch.compile; the last one generates no code
 
 
@@ -127,6 +132,7 @@ class IncrementalConfig:
     lr: Annotated[float | None, Between(0, FLOAT32)] = None  # none: the method's own
     trainable: Literal["auto", "all", "last_block", "head"] = "auto"  # what a session trains; auto: the method's own
     exemplars: Count = 5  # images kept per class, by the systems that keep any
+    episodes: Annotated[int | None, Between(0, 10**6)] = None  # of cec; none: 50 for each epoch of base training
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class EvaluationConfig:
     resize: Annotated[int | None, PIXELS] = None  # short side before the centre crop of views.size; none: as stored
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     prototypes: Literal["balanced", "all"] = "balanced"
+    crops: Literal[1, 2, 10] = 1  # whose features are averaged: the centre; and its mirror image; and four corners
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,8 @@ class Config:
             raise ConfigError("sphereface multiplies the angle: its loss.margin must be at least 1, for instance 2.")
         if self.model.head == "linear" and self.loss.kind != "softmax":
             raise ConfigError('model.head = "linear" gives no cosines: it needs loss.kind = "softmax".')
+        if self.train.objective and self.mixing.repeats:
+            raise ConfigError(f'train.objective = "{self.train.objective}" mixes no classes: set mixing.repeats = 0.')
 
 
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:

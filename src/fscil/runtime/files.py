@@ -50,14 +50,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make a rename survive a power failure; not every system can open a folder."""
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -94,9 +94,13 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path, follow_links: bool = True) -> Any:
     try:
-        return json.loads(read_regular(path, MAX_TEXT_BYTES, follow_links))
+        return json.loads(read_regular(path, MAX_TEXT_BYTES, follow_links), parse_constant=_refuse)
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: cannot be read as JSON ({error}).") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number in JSON")
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,16 +192,42 @@ def _digest(tensors: Mapping[str, "Tensor"], header: Mapping[str, str]) -> str:
 
 def pack_tensors(tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> bytes:
     """Tensors and a JSON-able description as the content of one safetensors file with a checksum."""
+    return b"".join(_packed(tensors, about))
+
+
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> None:
+    with replacing(path) as file:
+        for part in _packed(tensors, about):
+            file.write(part)
+
+
+def _packed(tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None) -> tuple[bytes, memoryview]:
+    """Header and data of a safetensors file: the same bytes for the same tensors, every time."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"schema": str(SCHEMA), "about": json.dumps(about or {})}
     content: bytes = save(plain, metadata={**header, "sha256": _digest(plain, header)})
-    return content
+    length = int.from_bytes(content[:8], "little")
+    found = json.loads(content[8 : 8 + length])
+    found["__metadata__"] = dict(sorted(found["__metadata__"].items()))  # safetensors writes them in a random order
+    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[8 + length :]
 
 
-def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any] | None = None) -> None:
-    write_bytes(path, pack_tensors(tensors, about))
+def unpack_tensors(content: bytes, sha256: str, source: str) -> dict[str, "Tensor"]:
+    """The tensors that pack_tensors packed, if the content has this sha256. source: what an error calls it."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise StoreError(f"{source}: its checksum is wrong. Restore it from a backup.")
+    try:
+        tensors: dict[str, Tensor] = load(content)
+    except SafetensorError as error:
+        raise StoreError(f"{source}: not in the safetensors format ({error}).") from error
+    return tensors
 
 
 def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tensor"], dict[str, Any]]:
@@ -215,13 +245,22 @@ def load_tensors(path: Path, sha256: str | None = None) -> tuple[dict[str, "Tens
         raise StoreError(f"{path}: no such file.") from None
     except (SafetensorError, OSError, RuntimeError) as error:  # the last by torch, where the file is removed meanwhile
         raise StoreError(f"{path}: not a whole safetensors file ({error}).") from error
-    schema = header.get("schema", "")
+    schema = header.get("schema", "")[:10]
     if schema.isdecimal() and int(schema) > SCHEMA:
         raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
     if not sha256 and header.get("sha256") != _digest(tensors, header):
         raise wrong_checksum(path)
-    about: dict[str, Any] = json.loads(header.get("about", "{}"))
-    return tensors, about
+    return tensors, _about(path, header.get("about", "{}"))
+
+
+def _about(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: its description cannot be read as JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise StoreError(f"{path}: its description is no JSON object. Restore it from a copy.")
+    return found
 
 
 def wrong_checksum(path: Path) -> StoreError:

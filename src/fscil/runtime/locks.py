@@ -44,9 +44,11 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Waits for other writers; a StoreError while a server of another process uses the model."""
-    with locked(folder / LOCK):
+def writing(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Waits for other writers; a StoreError while a server of another process uses the model, or without waiting."""
+    with locked(folder / LOCK, wait) as alone:
+        if not alone:
+            raise StoreError(f"{folder}: another process is writing. Try again when it is done.")
         if (os.getpid(), folder.resolve()) not in _served_here:
             with locked(folder / SERVER, wait=False) as free:
                 if not free:

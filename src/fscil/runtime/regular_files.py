@@ -21,7 +21,12 @@ DAY = 86400.0
 
 
 def open_regular(
-    path: Path, max_bytes: int | None, follow_links: bool = True, flags: int = os.O_RDONLY, mode: int = 0o666
+    path: Path,
+    max_bytes: int | None,
+    follow_links: bool = True,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o666,
+    buffering: int = -1,
 ) -> BinaryIO:
     """Open without waiting, for reading or as the flags say.
 
@@ -45,7 +50,8 @@ def open_regular(
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if max_bytes is not None and state.st_size > max_bytes:
             raise _too_large(path, max_bytes)
-        return os.fdopen(handle, "rb" if flags & (os.O_WRONLY | os.O_RDWR) == 0 else "ab")
+        kind = "r+b" if flags & os.O_RDWR else "ab" if flags & os.O_WRONLY else "rb"
+        return os.fdopen(handle, kind, buffering)  # type: ignore[return-value]  # of any buffering
     except BaseException:
         os.close(handle)
         raise
