@@ -3,6 +3,7 @@ import io
 import pickle
 import struct
 import tarfile
+import zipfile
 from typing import ClassVar
 
 import numpy as np
@@ -219,4 +220,19 @@ def test_a_torn_npz_is_refused(small, tmp_path):
     savez(path, small[0])
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataError, match="not a whole npz file"):
+        load("cifar100", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"), [(b"}", b"(", "not a whole npz file"), (b"NUMPY", b"OTHER", r"found \|S")]
+)
+def test_an_npz_whose_arrays_have_a_damaged_header_is_refused(small, tmp_path, old, new, message):
+    path = tmp_path / "cifar100.npz"
+    savez(path, small[0])
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(old, new, 1))
+    with pytest.raises(DataError, match=message):
         load("cifar100", tmp_path)

@@ -91,6 +91,8 @@ def test_a_missing_list_is_named(birds, lost):
         ("images.txt", ["1"], r"line 1: expected .number value."),
         ("images.txt", ["1 a/b.jpg", "1 a/c.jpg"], "line 2: expected .number value. with a new number"),
         ("images.txt", ["1 ../../secret.jpg"], "is not a path inside"),
+        ("images.txt", ["1 a\0b/c.jpg"], "is not a path inside"),
+        ("train_test_split.txt", [f"{number} {10**30}" for number in range(1, 7)], "too large"),
         ("train_test_split.txt", ["1 0", "2 1"], "lists 2 images, images.txt 6"),
         ("train_test_split.txt", [f"{number} yes" for number in range(1, 7)], "not whole numbers"),
         ("image_class_labels.txt", [f"{number} {number + 1}" for number in range(1, 7)], "without a gap"),

@@ -139,7 +139,7 @@ def test_nested_files_count_hidden_and_other_files_do_not(tmp_path, picture):
 
 def test_images_of_other_formats_are_reported(pets):
     (pets / "cat" / "scan.TIFF").write_bytes(b"x")
-    with pytest.warns(FscilWarning, match=r"1 files .* left out \(cat/scan\.TIFF\)\. Convert"):
+    with pytest.warns(FscilWarning, match=r"1 file was skipped: 1 TIFF \(cat/scan\.TIFF\); convert"):
         assert load("folder", pets).class_names == ("axolotl", "cat", "dog")
 
 
@@ -153,7 +153,7 @@ def test_heic_counts_where_its_extra_is_installed(pets):
 def test_heic_without_its_extra_names_the_extra(pets, monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     (pets / "cat" / "phone.HEIC").write_bytes(b"x")
-    with pytest.warns(FscilWarning, match=r"left out \(cat/phone\.HEIC\)\. .*pip install 'fscil\[heic\]'"):
+    with pytest.warns(FscilWarning, match=r'1 HEIC \(cat/phone\.HEIC\); .*pip install .*\[heic\]"'):
         dataset = load("folder", pets)
     assert "cat/phone.HEIC" not in names(dataset.train) + names(dataset.test)
 
@@ -212,3 +212,29 @@ def test_no_classes_say_what_is_expected(tmp_path, picture, content):
         picture(root / "0.png")
     with pytest.raises(DataError, match="DIR/<class>/<images>"):
         load("folder", root)
+
+
+def test_a_group_of_a_single_class_is_noticed_beside_a_larger_one(tmp_path, picture):
+    for path in ("acer/rubrum/1.png", "acer/saccharum/2.png", "quercus/alba/3.png"):
+        picture(tmp_path / path)
+    with pytest.warns(FscilWarning, match="read as 2 classes, but their images lie in 3 folders"):
+        folder.whole(tmp_path)
+
+
+def test_one_folder_below_each_class_is_no_group(tmp_path, picture):
+    for path in ("acer/photos/1.png", "quercus/photos/2.png"):
+        picture(tmp_path / path)
+    assert folder.whole(tmp_path).class_names == ("acer", "quercus")  # a warning would be an error here
+
+
+def test_folders_of_class_folders_are_noticed(tmp_path, picture):
+    """Genus and species, read as classes by genus."""
+    for path in ("acer/rubrum/1.png", "acer/saccharum/2.png", "quercus/alba/3.png", "quercus/rubra/4.png"):
+        picture(tmp_path / path)
+    with pytest.warns(
+        FscilWarning, match=r"read as 2 classes, but their images lie in 4 folders below them .acer/rubrum, "
+    ):
+        assert folder.whole(tmp_path).class_names == ("acer", "quercus")
+    picture(tmp_path / "acer/0.png")
+    picture(tmp_path / "quercus/0.png")
+    assert len(folder.whole(tmp_path).train) == 6, "classes that keep some of their images apart"

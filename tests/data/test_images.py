@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fscil.data.images import FORMATS, ArrayPixels, FilePixels, Images, Resize, decode
-from fscil.errors import BadImageError, DataError
+from fscil.errors import BadImageError, DataError, UnsupportedImageError
 
 RAMP = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
 
@@ -106,8 +106,11 @@ def test_a_missing_file_is_not_a_bad_image(tmp_path):
 
 
 def test_other_formats_are_refused():
-    with pytest.raises(BadImageError, match="not a JPEG, PNG, WEBP, BMP or GIF image"):
-        decode(stored(Image.fromarray(RAMP), "TIFF"))
+    for kind in ("TIFF", "AVIF"):
+        with pytest.raises(UnsupportedImageError, match=f"{kind} is not read; convert it to JPEG or PNG"):
+            decode(stored(Image.fromarray(RAMP), kind))
+    with pytest.raises(UnsupportedImageError, match="not a JPEG, PNG, WEBP, BMP or GIF image"):
+        decode(stored(Image.fromarray(RAMP), "PPM"))
     with pytest.raises(BadImageError, match="not a JPEG"):
         decode(io.BytesIO(b""))
 
@@ -239,5 +242,5 @@ def test_a_torn_heic_is_a_bad_image(heic):
 def test_heic_without_its_extra_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(20))
-    with pytest.raises(BadImageError, match=r"a\.heic: .*pip install 'fscil\[heic\]'"):
+    with pytest.raises(BadImageError, match=r'a\.heic: .*pip install .*\[heic\]"$'):
         decode(tmp_path / "a.heic")

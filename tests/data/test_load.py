@@ -82,8 +82,8 @@ def test_describe_counts_and_sizes(tmp_path, picture):
     picture(tmp_path / "test" / "cat" / "0.png", 5, 5)
     assert describe("folder", tmp_path).splitlines() == [
         f"folder in {tmp_path}: 2 classes",
-        "  train  6 images of 2 classes, 2 to 4 per class; 8 pixels wide, 6 to 9 high",
-        "  test   1 images of 1 classes, 1 per class; 5 pixels wide, 5 high",
+        "  train  6 images of 2 classes, 2 to 4 per class; 8 pixels wide, 6 to 9 high (6 decoded)",
+        "  test   1 images of 1 classes, 1 per class; 5 pixels wide, 5 high (1 decoded)",
     ]
 
 
@@ -91,7 +91,7 @@ def test_describe_reports_damage_and_empty_parts(tmp_path, picture):
     picture(tmp_path / "cat" / "0.png")
     (tmp_path / "cat" / "0.png").write_bytes(b"x")
     train, test = describe("folder", tmp_path).splitlines()[1:]
-    assert "sizes unknown; 1 of 1 looked at are damaged (first: " in train
+    assert "sizes unknown; of 1 that were decoded 1 are damaged (first: " in train
     assert test == "  test   no images"
 
 
@@ -157,7 +157,7 @@ def test_a_registered_data_set_is_loaded_and_described(dots, tmp_path, picture):
     assert len(load(dots).train) == 6
     assert describe(dots, size=5).splitlines() == [
         "dots: 1 classes",
-        "  train  6 images of 1 classes, 6 per class; 5 pixels wide, 5 high",
+        "  train  6 images of 1 classes, 6 per class; 5 pixels wide, 5 high (6 decoded)",
         "  test   no images",
     ]
     picture(tmp_path / "0.png")

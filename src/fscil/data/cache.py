@@ -25,7 +25,7 @@ from PIL import Image
 
 from fscil.data.images import (
     AS_IT_IS,
-    HEIC_ADVICE,
+    HEIC_NEEDED,
     ArrayPixels,
     Bytes,
     Dataset,
@@ -251,7 +251,7 @@ def _open(path: Path, key: str, pixels: Pixels) -> _Decoded | None:
     if index["key"] != key or total != ends[-1]:
         return None
     bad = {int(row): what for row, what in index["bad"]}
-    if reads_heic() and any(what.endswith(HEIC_ADVICE) for what in bad.values()):  # the extra was installed since
+    if reads_heic() and any(HEIC_NEEDED in what for what in bad.values()):  # the extra was installed since
         return None
     good = np.ones(len(pixels), bool)
     good[list(bad)] = False

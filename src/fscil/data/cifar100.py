@@ -4,8 +4,6 @@ import hashlib
 import io
 import pickle
 import tarfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +68,11 @@ def _images(part: str, arrays: dict[str, Any], path: Path) -> Images:
 def _from_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in ("train_x", "train_y", "test_x", "test_y")}
+            # Of a member that is no array numpy gives the bytes.
+            return {name: np.asarray(content[name]) for name in ("train_x", "train_y", "test_x", "test_y")}
     except KeyError as error:
         raise DataError(f"{path}: {error.args[0]}. Expected are train_x, train_y, test_x and test_y.") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # zipfile, zlib and the parser of numpy's headers raise exceptions of many types
         raise DataError(f"{path}: not a whole npz file of plain arrays ({error}).") from error
 
 

@@ -52,8 +52,8 @@ def _numbers(path: Path, keys: list[str], fetch: str) -> Ints:
         raise DataError(f"{path} lists {len(column)} images, images.txt {len(keys)}, or other ones. {fetch} both.")
     try:
         return np.array([int(column[key]) for key in keys], np.int64)
-    except ValueError:
-        raise DataError(f"{path}: has values that are not whole numbers. {fetch} it again.") from None
+    except (ValueError, OverflowError):
+        raise DataError(f"{path}: has values that are not whole numbers, or too large. {fetch} it again.") from None
 
 
 def _class_names(paths: list[str], labels: Ints, home: Path) -> tuple[str, ...]:

@@ -50,7 +50,9 @@ def _sizes(images: Images) -> str:
         except BadImageError as error:
             bad.append(str(error))
     text = f"{_span(widths)} pixels wide, {_span(heights)} high" if widths else "sizes unknown"
-    return text + (f"; {len(bad)} of {len(positions)} looked at are damaged (first: {bad[0]})" if bad else "")
+    if bad:
+        return f"{text}; of {len(positions)} that were decoded {len(bad)} are damaged (first: {bad[0]})"
+    return f"{text} ({len(positions)} decoded)"
 
 
 def _unusual(name: str, classes: int, parts: dict[str, Images]) -> list[str]:

@@ -1,6 +1,7 @@
 """A user's own images: one folder per class, with or without a train and a test part."""
 
 import hashlib
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,13 +9,14 @@ from pathlib import Path
 from typing import TypeAlias
 from unicodedata import normalize
 
-from fscil.data.images import HEIC_ADVICE, HEIC_SUFFIXES, SUFFIXES, Dataset, FilePixels, Images, reads_heic
+from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Dataset, FilePixels, Images, heic_advice, reads_heic
+from fscil.data.label_list import label_list, read_label_list
+from fscil.data.unread import KINDS, warn_of_unread
 from fscil.errors import DataError, FscilWarning
 from fscil.runtime.text import first_few
 
 Files: TypeAlias = dict[str, list[str]]  # class name -> paths relative to the root
 
-UNREADABLE = (".tif", ".tiff", ".avif", ".jxl", ".jp2", ".svg", ".dng", ".cr2", ".nef", ".arw")
 LAYOUT = "Expected are DIR/<class>/<images>, or DIR/train/<class>/<images> and DIR/test/<class>/<images>."
 
 
@@ -48,11 +50,28 @@ def load(root: Path, test_share: float = 0.2, seed: int = 0) -> Dataset:
 
 
 def whole(root: Path) -> Dataset:
-    """Every image is for training: root/<class>/*, or root/train/<class>/* where there are parts."""
+    """Every image is for training: root/<class>/*, or root/train/<class>/* where there are parts.
+
+    Where root is a list of labelled photos or has one, those; see `label_list`.
+    """
+    listed = label_list(root)
+    if listed:
+        return _listed(listed)
     files = _some_classes(root, parts(root).get("train", root))
     names = sorted(files)
     entries = sorted((file, number) for number, name in enumerate(names) for file in files[name])
     images = Images.of(FilePixels(root, [file for file, _ in entries]), [label for _, label in entries])
+    return Dataset(images, images.select([]), tuple(names), "folder")
+
+
+def _listed(file: Path) -> Dataset:
+    """In the order of the list."""
+    found = read_label_list(file)
+    names = sorted({name for _, name in found})
+    root = file.parent
+    inside = [path.relative_to(root) if path.is_relative_to(root) else path.absolute() for path, _ in found]
+    labels = [names.index(name) for _, name in found]
+    images = Images.of(FilePixels(root, [path.as_posix() for path in inside]), labels)
     return Dataset(images, images.select([]), tuple(names), "folder")
 
 
@@ -100,24 +119,36 @@ def _classes(root: Path, part: Path) -> Files:
     suffixes = SUFFIXES + HEIC_SUFFIXES if reads_heic() else SUFFIXES
     classes: Files = {}
     skipped: list[str] = []
+    below: dict[str, list[str]] = {}  # class -> folders in it that hold images
     for name, folder in _subfolders(part).items():
         files = classes.setdefault(normalize("NFC", name), [])
         for here, inside in walk(folder):
             place = here.relative_to(root).as_posix()
-            files += [f"{place}/{file}" for file in images_in(inside, suffixes)]
-            skipped += [f"{place}/{file}" for file in images_in(inside, (*HEIC_SUFFIXES, *UNREADABLE))]
+            if mine := images_in(inside, suffixes):
+                files += [f"{place}/{file}" for file in mine]
+                below.setdefault(name, []).append(place)
+            skipped += [f"{place}/{file}" for file in images_in(inside, tuple(KINDS))]
     skipped = [file for file in skipped if not file.lower().endswith(suffixes)]
-    if skipped:
-        heic = any(file.lower().endswith(HEIC_SUFFIXES) for file in skipped)
-        warnings.warn(
-            f"folder: {len(skipped)} files of kinds that cannot be read are left out ({first_few(skipped)}). "
-            f"{f'{HEIC_ADVICE}, or c' if heic else 'C'}onvert them to one of {', '.join(SUFFIXES)}.",
-            FscilWarning,
-            stacklevel=4,
-        )
+    heic = any(file.lower().endswith(HEIC_SUFFIXES) for file in skipped)
+    warn_of_unread(skipped, f". {heic_advice()}" if heic else "", stacklevel=4)
+    _notice_nested(part, below)
     if empty := [name for name, files in classes.items() if not files]:
         warnings.warn(f"folder: {part} has folders without images: {first_few(empty)}.", FscilWarning, stacklevel=4)
     return {name: sorted(files) for name, files in classes.items() if files}
+
+
+def _notice_nested(part: Path, below: dict[str, list[str]]) -> None:
+    """A warning where most folders look like groups of classes: no image of their own, but folders with images."""
+    groups = [name for name, folders in below.items() if folders[0].rpartition("/")[2] != name]
+    total = sum(map(len, below.values()))
+    if any(len(below[name]) > 1 for name in groups) and 2 * len(groups) > len(below):
+        warnings.warn(
+            f"folder: {part} is read as {len(below)} classes, but their images lie in {total} folders below them "
+            f"({first_few(sorted(itertools.chain(*below.values())))}). If these are the classes, "
+            f"move them up into one folder, or give one of {first_few(groups)} as the folder.",
+            FscilWarning,
+            stacklevel=5,
+        )
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:

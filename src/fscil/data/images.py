@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fscil.data.image_headers import MAX_SCANNED_PIXELS, MAX_SCANS, image_size, scan_count
+from fscil.data.unread import INSTEAD, kind_of_content
 from fscil.data.upright import MAX_DECODE_BYTES, decode_bytes, upright_rgb
 from fscil.errors import BadImageError, DataError, HugeImageError, UnsupportedImageError
+from fscil.runtime.extras import install_command
 from fscil.runtime.regular_files import read_regular
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -29,7 +31,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 HEIC_SUFFIXES = (".heic", ".heif")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-HEIC_ADVICE = "HEIC photos need an extra. Run: pip install 'fscil[heic]'"
+HEIC_NEEDED = "HEIC photos need an extra"
 MAX_ASPECT = 4  # of a longer image only the central part is stretched to a given short side
 MAX_FILE_BYTES = 2**30  # of an image file
 
@@ -114,14 +116,20 @@ def reads_heic() -> bool:
     return find_spec("pillow_heif") is not None
 
 
+def heic_advice() -> str:
+    return f"{HEIC_NEEDED}. Run: {install_command('heic')}"
+
+
 def _formats(stream: BinaryIO, name: str) -> tuple[str, ...]:
     """The formats Pillow may try; HEIC is recognised by its content, as phones give it any suffix."""
     start = stream.read(12)
     stream.seek(-len(start), SEEK_CUR)
+    if kind := kind_of_content(start):
+        raise UnsupportedImageError(f"{name}: {kind} is not read; convert it {INSTEAD}")
     if start[4:8] != b"ftyp" or start[8:] not in HEIC_BRANDS:
         return FORMATS
     if not reads_heic():
-        raise UnsupportedImageError(f"{name}: {HEIC_ADVICE}")
+        raise UnsupportedImageError(f"{name}: {heic_advice()}")
     from pillow_heif import register_heif_opener
 
     register_heif_opener()

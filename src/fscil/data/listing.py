@@ -31,7 +31,8 @@ class Listing:
 def checked(path: str, where: str) -> str:
     """The path, if it is a plain one that stays below the folder it is relative to."""
     windows = PureWindowsPath(path)
-    if not path or windows.drive or windows.root or "\\" in path or ".." in PurePosixPath(path).parts:
+    strange = windows.drive or windows.root or "\\" in path or "\0" in path
+    if not path or strange or ".." in PurePosixPath(path).parts:
         raise DataError(f"{where}: {path!r} is not a path inside the data set. The list is not the published one.")
     return path
 

@@ -15,6 +15,8 @@ from PIL import Image
 
 from fscil.data.folder import LAYOUT, images_in, parts, walk
 from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decoded_image, image_errors
+from fscil.data.label_list import label_list, read_label_list
+from fscil.data.unread import KINDS, warn_of_unread
 from fscil.data.upright import bands, upright_rgb
 from fscil.errors import BadImageError, DataError
 
@@ -81,23 +83,33 @@ def name_of(source: Source) -> str:
 def as_list(images: Source | Sequence[Source] | NDArray[Any]) -> list[Source]:
     """One image or many, as many."""
     if isinstance(images, np.ndarray):
-        return list(images) if images.ndim == 4 else [images]
+        return list(images) if images.ndim == 4 or images.dtype.kind in "OU" else [images]  # several, or paths
     if isinstance(images, str | os.PathLike | bytes | Image.Image):
         return [images]
     return list(images)
 
 
-def files(folder: Path) -> list[Path]:
-    """The images below a folder, in order of their paths; hidden ones are skipped."""
-    suffixes = SUFFIXES + HEIC_SUFFIXES
-    return sorted(here / name for here, names in walk(folder) for name in images_in(names, suffixes))
+def files(folder: Path, warn: bool = True) -> list[Path]:
+    """The images below a folder, in order of their paths; hidden ones are skipped.
+
+    warn: of picture files that are not read.
+    """
+    found = sorted(here / name for here, names in walk(folder) for name in images_in(names, (*SUFFIXES, *KINDS)))
+    readable = [path for path in found if path.name.lower().endswith(SUFFIXES + HEIC_SUFFIXES)]
+    if warn and len(readable) < len(found):
+        warn_of_unread(sorted({*found} - {*readable}), stacklevel=2)
+    return readable
 
 
 def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, str | None]]:
     """The images below a folder of class folders with their classes; None for those in no class folder.
 
-    Where it has a train and a test part, the images of this part; where it has a train part alone, those.
+    Where it has a train and a test part, the images of this part; where it has a train part alone, those. Where it is a
+    list of labelled photos or has one, those; see `label_list`.
     """
+    listed = label_list(folder)
+    if listed:
+        return list(read_label_list(listed))
     there = parts(folder)
     root = there.get(part) or there.get("train", folder)
     found = [(path, path.relative_to(root).parts) for path in files(root)]
