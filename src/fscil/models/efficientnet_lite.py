@@ -1,13 +1,14 @@
-"""EfficientNet-lite0: an EfficientNet without squeeze-and-excite and swish; 1280 features, 3.4 million parameters."""
+"""EfficientNet-lite0 to lite2: without squeeze-and-excite and swish; 1280 features, 3.4 to 4.8 million parameters."""
 
+import math
 from collections import OrderedDict
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fscil.models.backbone import Backbone, initialise_convolutions
+from fscil.models.backbone import Backbone, Initialisation, initialise_convolutions
 
-# Expansion, channels, blocks, stride of the first block, kernel.
+# Of lite0: expansion, channels, blocks, stride of the first block, kernel.
 STAGES = (
     (1, 16, 1, 1, 3),
     (6, 24, 2, 2, 3),
@@ -17,8 +18,10 @@ STAGES = (
     (6, 192, 4, 2, 5),
     (6, 320, 1, 1, 3),
 )
-STEM_CHANNELS = 32
+STEM_CHANNELS = 32  # as FEATURES, of all versions alike
 FEATURES = 1280
+CHANNEL_STEP = 8  # channels are multiples of it
+VERSIONS = {"efficientnet_lite0": (1.0, 1.0), "efficientnet_lite1": (1.0, 1.1), "efficientnet_lite2": (1.1, 1.2)}
 
 
 class SamePaddedConv2d(nn.Conv2d):
@@ -68,12 +71,15 @@ class InvertedResidual(nn.Sequential):
         return x + y if self.has_shortcut else y
 
 
-def efficientnet_lite0() -> Backbone:
-    """With random weights; the underscored names are those of the published ones."""
+def efficientnet_lite(version: str, initialisation: Initialisation = "kaiming") -> Backbone:
+    """One of VERSIONS: lite0, wider and deeper. With random weights; underscored names are those of published ones."""
+    wider, deeper = VERSIONS[version]
     blocks = []
     inputs = STEM_CHANNELS
-    for expansion, outputs, depth, stride, kernel in STAGES:
-        for place in range(depth):
+    for stage, (expansion, channels, depth, stride, kernel) in enumerate(STAGES):
+        outputs = _channels(channels * wider)
+        inner = 0 < stage < len(STAGES) - 1  # the first stage and the last are never deeper
+        for place in range(math.ceil(depth * deeper) if inner else depth):
             blocks.append(InvertedResidual(inputs, outputs, expansion, stride if place == 0 else 1, kernel))
             inputs = outputs
     backbone = Backbone(
@@ -88,8 +94,14 @@ def efficientnet_lite0() -> Backbone:
         avgpool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
     )
-    initialise_convolutions(backbone)
+    initialise_convolutions(backbone, initialisation)
     return backbone
+
+
+def _channels(wanted: float) -> int:
+    """The nearest multiple of CHANNEL_STEP, but never less than nine tenths of what is wanted."""
+    nearest = max(CHANNEL_STEP, int(wanted + CHANNEL_STEP / 2) // CHANNEL_STEP * CHANNEL_STEP)
+    return nearest if nearest >= 0.9 * wanted else nearest + CHANNEL_STEP
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fscil.models.backbone import Backbone
 from fscil.models.efficientnet_lite import InvertedResidual
 from fscil.models.resnet import BasicBlock
 
@@ -16,7 +17,7 @@ def folded(network: nn.Module) -> nn.Module:
     Only children of modules that call them in the order of their definition are folded; timm's networks are not.
     """
     copy = deepcopy(network).eval()
-    if any(name == "network" for name, _ in copy.named_children()):
+    if any(hasattr(module, "network") for module in copy.modules() if isinstance(module, Backbone)):
         return copy
     for parent in [module for module in copy.modules() if _calls_in_order(module)]:
         for (first, convolution), (second, norm) in pairwise(list(parent.named_children())):

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from torch import Tensor, nn
 
 from fscil.errors import ConfigError
-from fscil.models.backbone import Backbone, initialise_convolutions
+from fscil.models.backbone import Backbone, Initialisation, initialise_convolutions
 
 Stem: TypeAlias = Literal["cifar", "half", "imagenet"]
 
@@ -50,25 +50,30 @@ class BasicBlock(nn.Module):
         return y
 
 
-def resnet18(stem: Stem = "cifar", width: int = 64, last_relu: bool = True) -> Backbone:
+def resnet18(
+    stem: Stem = "cifar", width: int = 64, last_relu: bool = True, initialisation: Initialisation = "kaiming"
+) -> Backbone:
     """Features of 8 * width. The cifar stem keeps the resolution (32 and 84 px), half halves, imagenet quarters it.
 
-    last_relu: False leaves out the ReLU of the last block, so that features have both signs.
+    last_relu: False leaves out the ReLU of the last block, so that features have both signs. initialisation:
+    of convolutions, see fscil.models.backbone.initialise_convolutions.
     """
-    return _resnet([2, 2, 2, 2], stem, width, last_relu)
+    return _resnet([2, 2, 2, 2], stem, width, last_relu, initialisation)
 
 
-def resnet10(stem: Stem = "cifar", width: int = 64, last_relu: bool = True) -> Backbone:
+def resnet10(
+    stem: Stem = "cifar", width: int = 64, last_relu: bool = True, initialisation: Initialisation = "kaiming"
+) -> Backbone:
     """ResNet-18 with one block in each stage: half its operations, as many features."""
-    return _resnet([1, 1, 1, 1], stem, width, last_relu)
+    return _resnet([1, 1, 1, 1], stem, width, last_relu, initialisation)
 
 
-def resnet20(width: int = 16, last_relu: bool = True) -> Backbone:
+def resnet20(width: int = 16, last_relu: bool = True, initialisation: Initialisation = "kaiming") -> Backbone:
     """Features of 4 * width, for 32 px; shortcuts that change shape are 1x1 convolutions."""
-    return _resnet([3, 3, 3], "cifar", width, last_relu)
+    return _resnet([3, 3, 3], "cifar", width, last_relu, initialisation)
 
 
-def _resnet(depths: Sequence[int], stem: Stem, width: int, last_relu: bool) -> Backbone:
+def _resnet(depths: Sequence[int], stem: Stem, width: int, last_relu: bool, initialisation: Initialisation) -> Backbone:
     if width < 1:
         raise ConfigError(f"A ResNet's width is its number of channels in the first stage: at least 1, not {width}.")
     if stem == "cifar":
@@ -101,5 +106,5 @@ def _resnet(depths: Sequence[int], stem: Stem, width: int, last_relu: bool) -> B
         avgpool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
     )
-    initialise_convolutions(backbone)
+    initialise_convolutions(backbone, initialisation)
     return backbone

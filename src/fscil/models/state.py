@@ -7,9 +7,20 @@ from torch import Tensor, nn
 
 from fscil.errors import StoreError
 
+PLAIN = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool})
+
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """load_state_dict, with an error that says what does not fit."""
+    """load_state_dict, with an error that says what does not fit or is not finite."""
+    require_same_shapes(module, state, source)
+    for name, value in state.items():
+        if value.dtype not in PLAIN or not value.isfinite().all():
+            raise StoreError(f"{source}: {name} has numbers that are not finite or of another type. Restore it.")
+    module.load_state_dict(state)
+
+
+def require_same_shapes(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """A StoreError that names the first tensor that does not fit."""
     own = module.state_dict()
     wrong = [
         name
@@ -23,7 +34,6 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor], source: str) -> N
             f"{source} is of another architecture: {len(wrong)} tensors differ (first: {first}, {shapes[0]} there, "
             f"{shapes[1]} here). Use the model settings it was made with."
         )
-    module.load_state_dict(state)
 
 
 def with_prefix(prefix: str, module: nn.Module) -> dict[str, Tensor]:

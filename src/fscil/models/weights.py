@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fscil.errors import ConfigError
 from fscil.models.backbone import Backbone
-from fscil.models.efficientnet_lite import efficientnet_lite0
+from fscil.models.efficientnet_lite import VERSIONS, efficientnet_lite
 from fscil.models.resnet import Stem, resnet10, resnet18, resnet20
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import first_few
@@ -111,7 +111,7 @@ def _fitting_architecture(found: Mapping[str, Tensor]) -> str | None:
     """The backbone these tensors were saved from, where it is one of ours."""
     candidates: dict[str, Backbone] = {}
     with torch.device("meta"):  # shapes only: no memory, no random numbers
-        candidates["efficientnet_lite0"] = efficientnet_lite0()
+        candidates |= {version: efficientnet_lite(version) for version in VERSIONS}
         conv1 = found.get("conv1.weight")
         if conv1 is not None and conv1.ndim == 4:
             width = len(conv1)
