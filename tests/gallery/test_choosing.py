@@ -1,11 +1,12 @@
 """Cross-validation over pseudo-novel classes: its parts keep apart, and its trials are those of the model itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from fscil.gallery.choosing import CANDIDATES, Constants, choose, divisions, make_folds, start
-from fscil.gallery.probability import ProbabilityCalibration
+from fscil.gallery.choosing import CANDIDATES, Constants, choose, divisions, make_folds, start, usual_calibration
 from fscil.gallery.two_covariance import TwoCovariance
 
 
@@ -62,13 +63,24 @@ def test_the_choice_is_the_same_every_time_and_no_worse_than_its_start() -> None
 def test_few_classes_are_calibrated_but_not_searched(classes: int) -> None:
     found = choose(*draw(10, classes, 6, 30))
     assert found.constants == start(classes)
-    assert found.calibration != ProbabilityCalibration()
+    assert found.calibration is not None and found.calibration_error is not None
     assert len(found.trials) == 1
 
 
 def test_two_classes_get_the_defaults() -> None:
     found = choose(*draw(11, 2, 6, 30))
-    assert (found.constants, found.calibration, found.calibration_error) == (start(2), ProbabilityCalibration(), None)
+    assert (found.constants, found.calibration, found.calibration_error) == (start(2), None, None)
+
+
+def test_the_usual_calibration_does_not_depend_on_the_unit_of_the_ratios() -> None:
+    """A model of half the variance between classes expects smaller ratios, and takes them for as much."""
+    model = TwoCovariance.fit(*draw(13, 20, 8, 10))
+    weaker = replace(model, psi=model.psi / 2)
+    usual, other = usual_calibration(model), usual_calibration(weaker)
+    expected, less = model.information(5), weaker.information(5)
+    assert less < expected
+    assert usual.unknown_at(expected, 10) == pytest.approx(other.unknown_at(less, 10))
+    assert expected / usual.temperature == pytest.approx(less / other.temperature)
 
 
 def test_labels_may_be_any_numbers_and_classes_small() -> None:

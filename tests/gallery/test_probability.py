@@ -1,5 +1,7 @@
 """ProbabilityCalibration of ratios: probabilities are found back, and errors are those of a table counted by hand."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,11 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fscil.gallery.probability import (
+    CROWDING,
     ProbabilityCalibration,
     calibration_error,
     fit_calibration,
     negative_log_likelihood,
 )
+
+
+USUAL = ProbabilityCalibration(temperature=15.0, slope=0.04, offset=0.5, crowding=CROWDING)
 
 
 def answers(truth: ProbabilityCalibration, images: int = 20000, classes: int = 4) -> tuple[Tensor, Tensor]:
@@ -24,10 +30,35 @@ def answers(truth: ProbabilityCalibration, images: int = 20000, classes: int = 4
 
 
 def test_the_calibration_behind_the_answers_is_found() -> None:
-    truth = ProbabilityCalibration(8.0, 0.1, 0.0)
-    found = fit_calibration([answers(truth)], classes=1000)
+    truth = ProbabilityCalibration(8.0, 0.1, -3.0, CROWDING)
+    found = fit_calibration([answers(truth, classes=4), answers(truth, classes=12)], 1000, USUAL)
     assert found.temperature == pytest.approx(truth.temperature, rel=0.1)
     assert found.slope == pytest.approx(truth.slope, rel=0.1)
+    assert found.crowding == CROWDING
+
+
+def test_a_gallery_of_many_classes_has_smaller_odds_of_known() -> None:
+    calibration = ProbabilityCalibration(8.0, 0.1, 0.3, crowding=0.7)
+    ratios = torch.randn(20, 9, generator=torch.Generator().manual_seed(1)) * 30
+    alone = ProbabilityCalibration(8.0, 0.1, 0.3 - 0.7 * math.log(9))  # what it is for nine classes
+    for mine, plain in zip(calibration.probabilities(ratios, 0.2), alone.probabilities(ratios, 0.2), strict=True):
+        torch.testing.assert_close(mine, plain)
+    assert calibration.offset_among(9) == pytest.approx(alone.offset)
+    largest = ratios.amax(1)
+    stated = [calibration.unknown_at(float(each), 9, 0.2) for each in largest]
+    torch.testing.assert_close(torch.tensor(stated).double(), alone.probabilities(ratios, 0.2)[1], rtol=1e-5, atol=1e-6)
+
+
+def test_known_and_unknown_images_of_separate_galleries_weigh_as_those_of_one() -> None:
+    ratios, target = answers(USUAL, 400)
+    known = target >= 0
+    apart = [(ratios[known], target[known]), (ratios[~known], target[~known])]
+    for prior in (0.5, 0.2):
+        together = negative_log_likelihood([(ratios, target)], USUAL, prior)
+        assert negative_log_likelihood(apart, USUAL, prior) == pytest.approx(together)
+        assert calibration_error([(apart, USUAL)], prior) == pytest.approx(
+            calibration_error([([(ratios, target)], USUAL)], prior)
+        )
 
 
 def test_true_probabilities_have_no_calibration_error_and_false_ones_do() -> None:
@@ -38,21 +69,21 @@ def test_true_probabilities_have_no_calibration_error_and_false_ones_do() -> Non
 
 def test_fitting_lowers_the_likelihood_loss() -> None:
     asked = [answers(ProbabilityCalibration(3.0, 0.3, 1.0), 500)]
-    assert negative_log_likelihood(asked, fit_calibration(asked, 100)) < negative_log_likelihood(
-        asked, ProbabilityCalibration()
+    assert negative_log_likelihood(asked, fit_calibration(asked, 100, USUAL)) < negative_log_likelihood(
+        asked, USUAL
     )
 
 
-def test_few_classes_stay_near_the_defaults() -> None:
+def test_few_classes_stay_near_the_usual_calibration() -> None:
     asked = [answers(ProbabilityCalibration(3.0, 0.3, 1.0), 500)]
-    far, near = fit_calibration(asked, 1000).temperature, fit_calibration(asked, 1).temperature
-    assert far < near < ProbabilityCalibration().temperature
+    far, near = fit_calibration(asked, 1000, USUAL).temperature, fit_calibration(asked, 1, USUAL).temperature
+    assert far < near < USUAL.temperature
 
 
 def test_answers_without_unknown_images_can_be_fitted() -> None:
     ratios, target = answers(ProbabilityCalibration(5.0, 0.1, 0.0), 300)
     known = target >= 0
-    found = fit_calibration([(ratios[known], target[known])], 10)
+    found = fit_calibration([(ratios[known], target[known])], 10, USUAL)
     assert all(torch.isfinite(torch.tensor([found.temperature, found.slope, found.offset])))
 
 
@@ -75,7 +106,7 @@ def test_a_certain_prior_is_refused(prior: float) -> None:
 
 def test_the_nearest_classes_have_the_probabilities_they_have_among_all():
     ratios = torch.randn(20, 9, generator=torch.Generator().manual_seed(0)) * 30
-    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5)
+    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5, crowding=0.8)
     classes, unknown = calibration.probabilities(ratios, 0.2)
     nearest = ratios.topk(3, dim=1)
     found, none = calibration.of_nearest(ratios, nearest.values, 0.2)
@@ -84,7 +115,7 @@ def test_the_nearest_classes_have_the_probabilities_they_have_among_all():
 
 
 def test_at_the_threshold_known_and_unknown_are_as_probable():
-    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5)
+    calibration = ProbabilityCalibration(temperature=7.0, slope=0.1, offset=-0.5, crowding=0.8)
     for prior in (0.05, 0.3, 0.9):
-        at = torch.tensor([[calibration.threshold(prior), -100.0]])
+        at = torch.tensor([[calibration.threshold(2, prior), -100.0]])
         assert float(calibration.probabilities(at, prior)[1]) == pytest.approx(0.5, abs=1e-6)

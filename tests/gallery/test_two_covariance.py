@@ -55,6 +55,18 @@ def test_log_ratio_is_that_of_the_densities_written_out() -> None:
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
+def test_information_is_the_mean_ratio_of_images_of_their_class() -> None:
+    random = torch.Generator().manual_seed(1)
+    psi = torch.tensor([3.0, 0.5, 0.0], dtype=torch.float64)
+    model, images, count = diagonal_model(psi), 20_000, 5
+    centres = torch.randn(images, 3, generator=random, dtype=torch.float64) * psi.sqrt()
+    photos = centres[:, None] + torch.randn(images, count, 3, generator=random, dtype=torch.float64)
+    queries = centres + torch.randn(images, 3, generator=random, dtype=torch.float64)
+    made = model.classes(photos.mean(1), torch.full((images,), count))
+    own = (queries * made.weights).sum(1) + made.offsets - queries.square() @ made.precision[0].double()
+    assert float(own.mean()) == pytest.approx(model.information(count), abs=4 * float(own.std()) / images**0.5)
+
+
 def test_the_map_makes_within_identity_and_between_diagonal() -> None:
     features, labels = draw(0)
     within_share, between_share, scale = 0.3, 0.4, 1.7

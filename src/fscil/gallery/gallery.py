@@ -1,21 +1,34 @@
 """The gallery: the enrolled classes, each the sum of its photos under a decision rule."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
-from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name
+from fscil.errors import ClassNameError, DataError, UnknownClassError
+from fscil.gallery.index import LEAST_CLASSES, ClassIndex, chosen_index
+from fscil.gallery.negatives import Negatives
+from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
+from fscil.gallery.records import (
+    Enrollment,
+    Forgetting,
+    NegativeRemoval,
+    Rejection,
+    Removal,
+    Renaming,
+    Replacement,
+    read_record,
+)
 from fscil.gallery.rules import COSINE, DecisionRule
+from fscil.gallery.snapshot import StoredClass, pack, unpack
 from fscil.runtime.memory import rows_per_chunk
 from fscil.runtime.text import did_you_mean
+from fscil.runtime.validation import invalid
 
 CLASSES_AT_ONCE = 1024  # embedded together when a gallery is read
 MAX_GUESSES = 10_000  # with more names than this, looking for a similar one takes too long
@@ -61,6 +74,13 @@ class Gallery:
         self._rows: NDArray[np.float32] = np.empty((0, dim), np.float32)
         self._counts: NDArray[np.int64] = np.empty(0, np.int64)
         self._names: tuple[str, ...] | None = ()
+        self._negatives = Negatives(rule)
+        self._index_kind = chosen_index()
+        self._index: ClassIndex | None = None  # made when first needed
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes, which make an index of their own."""
+        return {**self.__dict__, "_index": None}
 
     # What is there
 
@@ -94,6 +114,26 @@ class Gallery:
     def photos(self, name: str) -> tuple[Photo, ...]:
         """In order of enrollment; an UnknownClassError if the class is not enrolled."""
         return tuple(self._find(class_name(name)).photos.values())
+
+    def negatives(self, name: str) -> tuple[Photo, ...]:
+        """Photos that are known not to show a class; an UnknownClassError if it is not enrolled."""
+        name = class_name(name)
+        self._find(name)
+        return self._negatives.of(name)
+
+    @property
+    def negative_count(self) -> int:
+        """Of all classes together."""
+        return len(self._negatives)
+
+    def elsewhere(self, name: str, digests: Iterable[str]) -> dict[str, list[str]]:
+        """The other classes that have some of these photos, and which."""
+        name, asked = class_name(name), set(digests)
+        return {
+            other: [each for each in known.photos if each in asked]
+            for other, known in self._classes.items()
+            if not asked.isdisjoint(known.photos) and other != name
+        }
 
     def features(self) -> tuple[Tensor, Tensor]:
         """(N, d) raw features of all photos, class by class, and (N,) the number of each one's class."""
@@ -136,10 +176,11 @@ class Gallery:
                 new[photo.digest] = self._checked(photo)
         if new:
             self._add(name, known, new)
+            self._negatives.discard(name, list(new))  # said to show it after all
         return len(new)
 
     def forget(self, name: str) -> None:
-        """Remove a class and all its photos; the rows of later classes move up by one.
+        """Remove a class, all its photos and negative examples; the rows of later classes move up by one.
 
         Raises
         ------
@@ -148,11 +189,119 @@ class Gallery:
         """
         name = class_name(name)
         row = self._find(name).row
+        if self._index:
+            self._index.forget(row)
         self._rows, self._counts = np.delete(self._rows, row, axis=0), np.delete(self._counts, row)
         del self._classes[name]
+        self._negatives.forget(name)
         for later in list(self._classes.values())[row:]:
             later.row -= 1
         self._names = None
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a class another name; it keeps its place.
+
+        Raises
+        ------
+        UnknownClassError
+            If it is not enrolled.
+        ClassNameError
+            If no class can have the new name, or another one has it.
+        """
+        name, to = class_name(name), new_class_name(to)
+        self._find(name)
+        if to == name:
+            return
+        if to in self._classes:
+            raise name_taken(to)
+        self._classes = {to if each == name else each: known for each, known in self._classes.items()}
+        self._negatives.rename(name, to)
+        self._names = None
+
+    def move(self, name: str, photos: Sequence[Photo]) -> int:
+        """As `enroll`; the photos are taken out of the other classes that have them, and a class is gone with its last.
+
+        Returns
+        -------
+        int
+            How many photos were new to the class.
+        """
+        new = self.enroll(new_class_name(name), photos)
+        for other, digests in self.elsewhere(name, (photo.digest for photo in photos)).items():
+            for digest in digests:
+                self.remove_photo(other, digest)
+        return new
+
+    def remove_photo(self, name: str, digest: str) -> None:
+        """Remove one photo of a class; with its last one, the class.
+
+        Raises
+        ------
+        UnknownClassError
+            If there is no such class, or it has no such photo.
+        """
+        name = class_name(name)
+        known = self._find(name)
+        if digest not in known.photos:
+            raise no_photo(name, digest)
+        if len(known.photos) == 1:
+            self.forget(name)
+        else:
+            self.replace_photos(name, [each for each in known.photos if each != digest])
+
+    def replace_photos(self, name: str, kept: Collection[str], new: Sequence[Photo] = ()) -> None:
+        """Leave a class those of its photos that have one of the digests `kept`, and add others; it keeps its place."""
+        known = self._find(class_name(name))
+        photos = {digest: photo for digest, photo in known.photos.items() if digest in kept}
+        photos.update({photo.digest: self._checked(photo) for photo in new if photo.digest not in photos})
+        if not photos:
+            raise DataError(f'"{class_name(name)}": no photo would be left. Forget the class instead.')
+        known.photos = {}
+        self._add(class_name(name), known, photos)
+
+    def reject(self, name: str, photos: Sequence[Photo]) -> int:
+        """Remember that photos do not show a class: negative examples, by which `refused` decides.
+
+        Parameters
+        ----------
+        name : str
+            An enrolled class.
+        photos : sequence of Photo
+            Those that are negative examples of it already are ignored.
+
+        Returns
+        -------
+        int
+            How many were new.
+
+        Raises
+        ------
+        UnknownClassError
+            If the class is not enrolled.
+        DataError, ValueError
+            If the class has learned one of the photos, or a feature is not valid. Then nothing is remembered.
+        """
+        new = self.new_negatives(name, photos)
+        self._negatives.add(class_name(name), new)
+        return len(new)
+
+    def new_negatives(self, name: str, photos: Sequence[Photo]) -> list[Photo]:
+        """Those of the photos that `reject` would add; raises as it does."""
+        name = class_name(name)
+        known, new = self._find(name), {photo.digest: photo for photo in photos}
+        for photo in new.values():
+            if photo.digest in known.photos:
+                raise DataError(
+                    f'{photo.source}: "{name}" was learned from this photo. Remove it from the class first.'
+                )
+        there = {photo.digest for photo in self.negatives(name)}
+        return [self._checked(photo) for digest, photo in new.items() if digest not in there]
+
+    def remove_negative(self, name: str, digest: str) -> None:
+        """Remove one negative example of a class; an UnknownClassError if there is no such one."""
+        name = class_name(name)
+        self._find(name)
+        self._negatives.remove(name, digest)
 
     # Answering
 
@@ -166,16 +315,39 @@ class Gallery:
         """(C,) photos of each class. Not a copy."""
         return torch.from_numpy(self._counts[: len(self)])
 
-    def scores(self, features: Tensor) -> Tensor:
-        """(n, d) features -> (n, C): cosines, or what else the rule scores by."""
+    def scores(self, features: Tensor, rows: Tensor | None = None) -> Tensor:
+        """(n, d) features -> (n, C): cosines, or what else the rule scores by. rows: (C,) of these classes only."""
         if not len(self):
             return torch.empty(len(features), 0)
-        return self.rule.scores(features, self.prototypes, self.counts)
+        if rows is None:
+            return self.rule.scores(features, self.prototypes, self.counts)
+        return self.rule.scores(features, self.prototypes[rows], self.counts[rows])
+
+    def candidates(self, features: Tensor, least: int) -> Iterator[Tensor] | None:
+        """For each of the (n, d) features the rows of the classes that it need be compared with, `least` or more; None
+        where that is all of them: without an index (FSCIL_INDEX), and with fewer than LEAST_CLASSES.
+        """
+        if self._index_kind == "none" or len(self) < LEAST_CLASSES:
+            self._index = None
+            return None
+        if self._index is None or self._index.outgrown:
+            self._index = ClassIndex(self.rule, self.prototypes, self.counts)
+        return self._index.candidates(features, self.prototypes, self.counts, least)
+
+    def refused(self, features: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor | None:
+        """(n, d) features and their (n, C) scores -> (n, C) whether an image is not to be called this class, because
+        it is nearer to a negative example of it; None where there is no negative example. rows: as in `scores`.
+        """
+        if not self._negatives:
+            return None
+        names = self.names if rows is None else [self.names[row] for row in rows.tolist()]
+        return self._negatives.refused(features, scores, {name: column for column, name in enumerate(names)})
 
     def under(self, rule: DecisionRule) -> "Gallery":
         """The same classes under another rule."""
         found = Gallery(self.dim, rule)
         found._add_all([(name, known.origin, known.photos) for name, known in self._classes.items()])
+        found._add_negatives(self._negatives.items())
         return found
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -187,51 +359,57 @@ class Gallery:
     # To and from tensors and JSON, for files
 
     def snapshot(self) -> dict[str, Tensor]:
-        """As tensors: features (N, d), thumbnails joined together with offsets (N + 1,), the rest as JSON in bytes."""
-        photos = self._photos()
-        classes = [
-            {
-                "name": name,
-                "origin": known.origin,
-                "photos": [[photo.digest, photo.source, photo.added] for photo in known.photos.values()],
-            }
-            for name, known in self._classes.items()
-        ]
-        return {
-            "features": self.features()[0],
-            "thumbnails": _to_tensor(b"".join(photo.thumbnail for photo in photos)),
-            "offsets": torch.tensor([0, *(len(photo.thumbnail) for photo in photos)]).cumsum(0),
-            "classes": _to_tensor(json.dumps(classes).encode()),
-        }
+        """As tensors, which `from_snapshot` reads."""
+        classes = [(name, known.origin, known.photos) for name, known in self._classes.items()]
+        return pack(classes, self.features()[0], self._negatives.items())
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Tensor], rule: DecisionRule = COSINE) -> "Gallery":
-        """The gallery that `snapshot` was taken of."""
-        features = snapshot["features"].clone()  # it may be a view of a file
-        offsets = snapshot["offsets"].tolist()
-        thumbnails = snapshot["thumbnails"].numpy().tobytes()
-        gallery, number = cls(features.shape[1], rule), 0
-        classes: list[tuple[str, Origin, dict[str, Photo]]] = []
-        for each in json.loads(snapshot["classes"].numpy().tobytes()):
-            photos = {}
-            for digest, source, added in each["photos"]:
-                thumbnail = thumbnails[offsets[number] : offsets[number + 1]]
-                photos[digest] = Photo(digest, features[number], source, added, thumbnail)
-                number += 1
-            classes.append((each["name"], each["origin"], photos))
+        """The gallery that `snapshot` was taken of.
+
+        Raises
+        ------
+        StoreError
+            If it is of no gallery, or of one that the rule does not fit.
+        """
+        dim, classes, negatives = unpack(snapshot)
+        if not rule.fits(dim):
+            raise invalid("the decision rule", f"is not for features of {dim} numbers")
+        gallery = cls(dim, rule)
         gallery._add_all(classes)
+        gallery._add_negatives(negatives)
         return gallery
 
     @staticmethod
-    def record(name: str, photos: Sequence[Photo]) -> dict[str, Any]:
-        """One enrollment as JSON, for a journal."""
-        return {"do": "enroll", "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
+    def record(name: str, photos: Sequence[Photo], do: Literal["enroll", "reject"] = "enroll") -> dict[str, Any]:
+        """One enrollment, or rejection, as JSON, for a journal."""
+        return {"do": do, "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
 
-    def apply(self, record: Mapping[str, Any]) -> int:
-        """Repeat the enrollment of a record; a second time changes nothing. Returns how many photos were new."""
-        if record.get("do") != "enroll":
-            raise StoreError(f'A record to "{record.get("do")}" is of a newer fscil. Upgrade fscil to read this model.')
-        return self.enroll(record["name"], [Photo.from_json(each) for each in record["photos"]])
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Repeat the change of a record: "enroll" and "reject", of which a second time changes nothing, "forget",
+        "rename" to another name, "remove" of one photo, "replace" of those that are not kept by others, or
+        "remove_negative".
+
+        Raises
+        ------
+        StoreError
+            For any other.
+        """
+        match read_record(record, self.dim):
+            case Enrollment(name, photos, origin):
+                self.enroll(name, photos, origin)
+            case Forgetting(name):
+                self.forget(name)
+            case Renaming(name, to):
+                self.rename(name, to)
+            case Removal(name, digest):
+                self.remove_photo(name, digest)
+            case Replacement(name, kept, photos):
+                self.replace_photos(name, kept, photos)
+            case Rejection(name, photos):
+                self.reject(name, photos)
+            case NegativeRemoval(name, digest):
+                self.remove_negative(name, digest)
 
     # Inside
 
@@ -268,11 +446,13 @@ class Gallery:
         if known.row == len(self._rows):
             self._reserve(max(2 * known.row, 8), len(row))
         self._rows[known.row], self._counts[known.row] = row, len(known.photos)
+        if self._index:
+            self._index.change(known.row)
         if name not in self._classes:
             self._classes[name] = known
             self._names = None
 
-    def _add_all(self, classes: Sequence[tuple[str, Origin, dict[str, Photo]]]) -> None:
+    def _add_all(self, classes: Sequence[StoredClass]) -> None:
         """Fill an empty gallery, as `_add` would class by class, but many at a time."""
         for at in range(0, len(classes), CLASSES_AT_ONCE):
             part = classes[at : at + CLASSES_AT_ONCE]
@@ -290,6 +470,10 @@ class Gallery:
             self._rows[at : at + len(part)], self._counts[at : at + len(part)] = rows, counts
         self._names = None
 
+    def _add_negatives(self, negatives: Iterable[tuple[str, Mapping[str, Photo]]]) -> None:
+        for name, photos in negatives:
+            self.reject(name, list(photos.values()))
+
     def _reserve(self, capacity: int, length: int) -> None:
         """Room for this many classes. More than is needed, so that an enrollment rarely copies the other rows."""
         if len(self._rows) >= capacity:
@@ -301,5 +485,9 @@ class Gallery:
         self._rows, self._counts = rows, counts
 
 
-def _to_tensor(content: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
+def name_taken(name: str) -> ClassNameError:
+    return ClassNameError(f'There is a class "{name}" already. Choose another name, or forget that one first.')
+
+
+def no_photo(name: str, digest: str) -> UnknownClassError:
+    return UnknownClassError(f'"{name}" has no photo with the digest {digest[:16]!a}.')

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fscil.errors import ClassNameError
+from fscil.runtime.validation import converted, invalid
 
 MAX_NAME_LENGTH = 200
 
@@ -53,9 +54,31 @@ class Photo:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Photo":
-        feature = np.frombuffer(base64.b64decode(content["feature"]), "<f4").astype(np.float32)
-        thumbnail = base64.b64decode(content["thumbnail"])
-        return cls(content["digest"], torch.from_numpy(feature), content["source"], content["added"], thumbnail)
+        """What `to_json` made. Raises a StoreError for anything else, and for a feature that is not finite."""
+        found = converted(dict(content), _StoredPhoto, "a photo of the model")
+        if len(found.feature) % 4:
+            raise invalid("a photo of the model", "its feature is torn")
+        feature = np.frombuffer(found.feature, "<f4").astype(np.float32)
+        if not np.isfinite(feature).all():
+            raise invalid("a photo of the model", "its feature is not finite")
+        source, added = utf8(found.source), utf8(found.added)
+        return cls(utf8(found.digest), torch.from_numpy(feature), source, added, found.thumbnail)
+
+
+def utf8(text: str) -> str:
+    """Text that can be written as UTF-8: what can not is escaped, as `fscil.data.photos` does with names of files."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+@dataclass(frozen=True)
+class _StoredPhoto:
+    """In JSON bytes are base64."""
+
+    digest: str
+    source: str
+    added: str
+    feature: bytes  # float32, little-endian
+    thumbnail: bytes
 
 
 @dataclass(frozen=True)
@@ -105,4 +128,15 @@ def class_name(name: str) -> str:
     bad = [letter for letter in clean if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")]
     if bad:
         raise ClassNameError(f"The class name {clean!a} has a control character in it: {bad[0]!a}. Leave it out.")
+    return clean
+
+
+def new_class_name(name: str) -> str:
+    """As `class_name`, for a class that is to be made: a ClassNameError also for "." and "..".
+
+    In a URL and among folders they would be places, not names.
+    """
+    clean = class_name(name)
+    if clean in (".", ".."):
+        raise ClassNameError(f'"{clean}" means a folder, no class can have this name. Choose another.')
     return clean

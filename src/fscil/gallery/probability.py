@@ -2,36 +2,45 @@
 
 The ratios of the two-covariance model add up the evidence of all directions as if they were independent, and are too
 sure. Naming and rejecting are wrong by different factors, so each has its own: names are a softmax with a temperature
-(Guo et al., 2017), the odds of "known" an affine function of the largest ratio (Brümmer and du Preez, 2006).
+(Guo et al., 2017), the odds of "known" an affine function of the largest ratio (Brümmer and du Preez, 2006). Of many
+classes one is near by chance, so the odds fall with their number: under Bayes' rule with the evidence of one class by
+its logarithm, here by a share of that, `crowding`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import Tensor
 
 Asked: TypeAlias = tuple[Tensor, Tensor]  # (n, C) log-likelihood ratios; (n,) the true classes, -1 where unknown
 
 
-PULL = 0.1  # of the defaults, on a calibration from few classes
+PULL = 10.0  # of the usual calibration, on one from few classes
+CROWDING = 0.8  # measured on CUB-200's base classes: galleries of 3 to 80 of them
 
 
 @dataclass(frozen=True)
 class ProbabilityCalibration:
     """The defaults are those found on CUB-200's base classes, for galleries that cannot be calibrated."""
 
-    temperature: float = 15.0  # of the ratios that name the class
-    slope: float = 0.04  # of the log-odds of "known" over the largest ratio
-    offset: float = -0.3
+    temperature: Annotated[float, Meta(ge=1e-6, le=1e9)] = 15.0  # of the ratios that name the class
+    slope: Annotated[float, Meta(ge=1e-12, le=1e6)] = 0.04  # of the log-odds of "known" over the largest ratio
+    offset: Annotated[float, Meta(ge=-1e9, le=1e9)] = -0.3
+    crowding: Annotated[float, Meta(ge=0, le=1)] = 0.0  # times log C off the log-odds; 0 in models written before it
 
     def log_probabilities(self, log_ratios: Tensor, unknown_prior: float = 0.5) -> Tensor:
         """(n, C) ratios -> (n, C + 1) float64: the classes, then "unknown"."""
         parameters = torch.tensor([self.temperature, self.slope, self.offset], dtype=torch.float64)
-        return _log_probabilities(log_ratios.double(), parameters, unknown_prior)
+        return _log_probabilities(log_ratios.double(), parameters, self.crowding, unknown_prior)
+
+    def offset_among(self, classes: int) -> float:
+        """Of the log-odds of "known" in a gallery of this many classes."""
+        return self.offset - self.crowding * math.log(max(classes, 1))
 
     def probabilities(self, log_ratios: Tensor, unknown_prior: float = 0.5) -> tuple[Tensor, Tensor]:
         """(n, C) ratios -> (n, C) probabilities of the classes and (n,) that of none of them."""
@@ -43,47 +52,52 @@ class ProbabilityCalibration:
         (n,) that of none. As `probabilities`, at the price of one pass over the ratios.
         """
         every = torch.logsumexp(log_ratios / self.temperature, 1, keepdim=True).double()
-        odds = (self.slope * nearest[:, :1].double() + self.offset) + _prior_odds(unknown_prior)
+        offset = self.offset_among(log_ratios.shape[1])
+        odds = (self.slope * nearest[:, :1].double() + offset) + _prior_odds(unknown_prior)
         names = nearest.double() / self.temperature - every
         return (F.logsigmoid(odds) + names).exp(), F.logsigmoid(-odds[:, 0]).exp()
 
-    def threshold(self, unknown_prior: float = 0.5) -> float:
-        """The largest ratio at which "unknown" has the probability 1/2."""
-        return -(self.offset + _prior_odds(unknown_prior)) / self.slope
+    def unknown_at(self, largest: float, classes: int, unknown_prior: float = 0.5) -> float:
+        """Probability of "unknown" for an image with this largest ratio in a gallery of this many classes."""
+        odds = self.slope * largest + self.offset_among(classes) + _prior_odds(unknown_prior)
+        return 1 / (1 + math.exp(min(odds, 700.0)))
+
+    def threshold(self, classes: int, unknown_prior: float = 0.5) -> float:
+        """The largest ratio at which "unknown" has the probability 1/2, in a gallery of this many classes."""
+        return -(self.offset_among(classes) + _prior_odds(unknown_prior)) / self.slope
 
 
-def fit_calibration(asked: Sequence[Asked], classes: int, unknown_prior: float = 0.5) -> ProbabilityCalibration:
+def fit_calibration(
+    asked: Sequence[Asked], classes: int, usual: ProbabilityCalibration, unknown_prior: float = 0.5
+) -> ProbabilityCalibration:
     """The calibration of the largest posterior; unknown images together weigh unknown_prior, whatever their number.
 
-    The prior draws towards the defaults, the more the fewer classes the answers come from: PULL / classes times the
+    The prior draws towards `usual`, the more the fewer classes the answers come from: PULL / classes^2 times the
     squared distance, for temperature and slope in logarithms.
     """
-    first = ProbabilityCalibration()
-    begin = [math.log(first.temperature), math.log(first.slope), first.offset]
+    begin = [math.log(usual.temperature), math.log(usual.slope), usual.offset]
     free = torch.tensor(begin, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         parameters = torch.cat([free[:2].exp(), free[2:]])
-        parts = [_loss(_log_probabilities(ratios.double(), parameters, unknown_prior), target, unknown_prior)
-                 for ratios, target in asked]  # fmt: skip
+        stated = [_log_probabilities(ratios.double(), parameters, CROWDING, unknown_prior) for ratios, _ in asked]
         away = (free - torch.tensor(begin, dtype=torch.float64)).square().sum()
-        total = torch.stack(parts).mean() + PULL / classes * away
+        total = _loss(stated, [target for _, target in asked], unknown_prior) + PULL / classes**2 * away
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     temperature, slope = free.detach()[:2].exp().tolist()
-    return ProbabilityCalibration(temperature, slope, float(free.detach()[2]))
+    return ProbabilityCalibration(temperature, slope, float(free.detach()[2]), CROWDING)
 
 
 def negative_log_likelihood(
     asked: Sequence[Asked], calibration: ProbabilityCalibration, unknown_prior: float = 0.5
 ) -> float:
-    parts = [_loss(calibration.log_probabilities(ratios, unknown_prior), target, unknown_prior)
-             for ratios, target in asked]  # fmt: skip
-    return float(torch.stack(parts).mean())
+    stated = [calibration.log_probabilities(ratios, unknown_prior) for ratios, _ in asked]
+    return float(_loss(stated, [target for _, target in asked], unknown_prior))
 
 
 def calibration_error(
@@ -93,21 +107,21 @@ def calibration_error(
 
     Every group of answers comes with the calibration it is judged under.
     """
+    pairs = [(ratios, target, calibration) for group, calibration in asked for ratios, target in group]
     gaps = torch.zeros(bins, dtype=torch.float64)
-    total = 0
-    for group, calibration in asked:
-        for ratios, target in group:
-            confidence, answer = calibration.log_probabilities(ratios, unknown_prior).exp().max(1)
-            right = answer == _answers(target, ratios.shape[1])
-            place = (confidence * bins).long().clamp_max(bins - 1)
-            gaps.index_add_(0, place, _weights(target, unknown_prior) * (confidence - right.double()))
-            total += 1
-    return float(gaps.abs().sum()) / total
+    for (ratios, target, calibration), weights in zip(
+        pairs, _weights([target for _, target, _ in pairs], unknown_prior), strict=True
+    ):
+        confidence, answer = calibration.log_probabilities(ratios, unknown_prior).exp().max(1)
+        right = answer == _columns(target, ratios.shape[1])
+        place = (confidence * bins).long().clamp_max(bins - 1)
+        gaps.index_add_(0, place, weights * (confidence - right.double()))
+    return float(gaps.abs().sum())
 
 
-def _log_probabilities(ratios: Tensor, parameters: Tensor, unknown_prior: float) -> Tensor:
+def _log_probabilities(ratios: Tensor, parameters: Tensor, crowding: float, unknown_prior: float) -> Tensor:
     temperature, slope, offset = parameters
-    odds = slope * ratios.amax(1) + offset + _prior_odds(unknown_prior)
+    odds = slope * ratios.amax(1) + offset - crowding * math.log(ratios.shape[1]) + _prior_odds(unknown_prior)
     names = F.logsigmoid(odds)[:, None] + (ratios / temperature).log_softmax(1)
     return torch.cat([names, F.logsigmoid(-odds)[:, None]], 1)
 
@@ -119,19 +133,33 @@ def _prior_odds(unknown_prior: float) -> float:
     return math.log((1 - unknown_prior) / unknown_prior)
 
 
-def _loss(log_probabilities: Tensor, target: Tensor, unknown_prior: float) -> Tensor:
-    chosen = log_probabilities.gather(1, _answers(target, log_probabilities.shape[1] - 1)[:, None])[:, 0]
-    return -(chosen * _weights(target, unknown_prior)).sum()
+def _loss(stated: Sequence[Tensor], targets: Sequence[Tensor], unknown_prior: float) -> Tensor:
+    """Of (n, C + 1) log-probabilities of several galleries."""
+    parts = []
+    for found, target, weights in zip(stated, targets, _weights(targets, unknown_prior), strict=True):
+        chosen = found.gather(1, _columns(target, found.shape[1] - 1)[:, None])[:, 0]
+        parts.append(-(chosen * weights).sum())
+    return torch.stack(parts).sum()
 
 
-def _answers(target: Tensor, classes: int) -> Tensor:
+def _columns(target: Tensor, classes: int) -> Tensor:
     """(n,) columns of the right answers."""
     return torch.where(target < 0, classes, target)
 
 
-def _weights(target: Tensor, unknown_prior: float) -> Tensor:
-    """(n,) float64 that sum to 1."""
-    unknown = target < 0
-    share = (unknown_prior if (~unknown).any() else 1.0) if unknown.any() else 0.0
-    each = torch.where(unknown, share / unknown.sum().clamp_min(1), (1 - share) / (~unknown).sum().clamp_min(1))
-    return each.double()
+def _weights(targets: Sequence[Tensor], unknown_prior: float) -> list[Tensor]:
+    """(n,) float64 for every gallery, in all 1: galleries that are asked about known images share 1 - unknown_prior
+    equally, those that are asked about unknown ones unknown_prior; one kind has all of it where there is no other.
+    """
+    unknown = [target < 0 for target in targets]
+    strange = sum(bool(own.any()) for own in unknown)
+    familiar = sum(not bool(own.all()) for own in unknown)
+    share = (unknown_prior if familiar else 1.0) if strange else 0.0
+    return [
+        torch.where(
+            own,
+            share / max(strange, 1) / own.sum().clamp_min(1),
+            (1 - share) / max(familiar, 1) / (~own).sum().clamp_min(1),
+        ).double()
+        for own in unknown
+    ]

@@ -16,10 +16,12 @@ from torch import Tensor
 from fscil.errors import StoreError
 from fscil.gallery.two_covariance import TwoCovariance
 from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, largest
+from fscil.runtime.text import printable
 
 Floats = NDArray[np.float64]
 UnknownScores: TypeAlias = Mapping[str, Callable[[Evidence], Tensor]]
 
+TYPICAL_COUNT = 3  # photos of a class, where one number stands for all
 RATIO_SCORES: UnknownScores = {"log_ratio": largest}  # pooling the evidence of all classes did worse
 
 
@@ -49,6 +51,20 @@ class DecisionRule(Protocol):
 
     def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         """As `scores`, each of the (n, d) features against one class alone: (n, r) rows, (n,) counts -> (n,)."""
+        ...
+
+    def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """(C, r) rows of classes with (C,) photos -> (C, k) points, of which those of classes with a high score are
+        near to the point of an image; roughly so, to find candidates.
+        """
+        ...
+
+    def query_points(self, features: Tensor) -> Tensor:
+        """(n, d) raw features -> (n, k) the points of images."""
+        ...
+
+    def fits(self, dim: int) -> bool:
+        """Whether it is for features of this length."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -82,6 +98,15 @@ class CosineRule:
 
     def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         return (F.normalize(features.float().cpu(), dim=1) * rows).sum(1)
+
+    def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
+        return rows
+
+    def query_points(self, features: Tensor) -> Tensor:
+        return F.normalize(features.float().cpu(), dim=1)
+
+    def fits(self, dim: int) -> bool:
+        return True
 
     def state(self) -> dict[str, Tensor]:
         return {}
@@ -121,6 +146,26 @@ class TwoCovarianceRule:
         quadratic = (mapped.square() @ self.model.excess_precision(distinct).T).gather(1, group[:, None])[:, 0]
         return (mapped * rows[:, :-1]).sum(1) + rows[:, -1] - quadratic
 
+    def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """What the class is expected to be. A score falls with the squared distance to it, weighted by precisions that
+        depend on the count; to find candidates, those of TYPICAL_COUNT photos do for all.
+        """
+        distinct, group = _groups(counts)
+        return rows[:, :-1] / self._precision(distinct)[group] * self._scale()
+
+    def query_points(self, features: Tensor) -> Tensor:
+        return self.embed(features) * self._scale()
+
+    def _precision(self, counts: Tensor) -> Tensor:
+        """(k,) counts -> (k, q) of an image, given so many photos of its class."""
+        return 2 * self.model.excess_precision(counts) + (1 / (1 + self.model.psi)).float()
+
+    def _scale(self) -> Tensor:
+        return self._precision(torch.tensor([TYPICAL_COUNT])).sqrt()
+
+    def fits(self, dim: int) -> bool:
+        return len(self.model.centre) == dim
+
     def state(self) -> dict[str, Tensor]:
         return self.model.state()
 
@@ -135,9 +180,21 @@ COSINE = CosineRule()
 
 
 def rule_from_state(name: str, state: Mapping[str, Tensor]) -> DecisionRule:
-    """The rule that had this name and state."""
+    """The rule that had this name and state. Raises a StoreError if there is none that gives finite scores."""
     if name == CosineRule.name:
         return COSINE
     if name == TwoCovarianceRule.name:
         return TwoCovarianceRule(TwoCovariance.from_state(state))
-    raise StoreError(f'The decision rule "{name}" is of a newer fscil. Upgrade fscil to read this model.')
+    raise _unknown_rule(name)
+
+
+def unknown_scores_of(name: str) -> UnknownScores:
+    """Those of the rule of this name."""
+    for rule in (CosineRule, TwoCovarianceRule):
+        if rule.name == name:
+            return rule.unknown_scores
+    raise _unknown_rule(name)
+
+
+def _unknown_rule(name: str) -> StoreError:
+    return StoreError(f'The decision rule "{printable(name)}" is of a newer fscil. Upgrade fscil to read this model.')

@@ -15,7 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fscil.runtime.validation import invalid
+
+ROUNDING = 1e-14  # variance that float32 features of unit length have by rounding alone
 SMALLEST = 1e-9  # eigenvalue, relative to the mean one, that a covariance is taken to have at least
+LARGEST = 1e9  # absolute value in a model: scores of finite features are then finite in float32
+SOURCE = "the decision rule"  # in errors
 LEAST_BETWEEN = 0.01  # share of the class means' variance that is left when photos explain all of it
 
 
@@ -93,7 +98,7 @@ class Moments:
 
     def shrunk_within(self, shrinkage: float) -> Tensor:
         """(r,) eigenvalues of W shrunk; its eigenvectors stay."""
-        least = SMALLEST * self.within_variance + torch.finfo(torch.float64).tiny
+        least = max(SMALLEST * self.within_variance, ROUNDING)
         return ((1 - shrinkage) * self.within + shrinkage * self.within_variance).clamp_min(least)
 
     def between_factor(self, within: Tensor) -> Tensor:
@@ -197,6 +202,12 @@ class TwoCovariance:
         weight = effective_counts(counts, self.correlation)[:, None] * self.psi
         return weight, 1 / (1 + self.psi / (weight + 1))
 
+    def information(self, count: int) -> float:
+        """The log-likelihood ratio that the model expects of an image of its class, given so many photos of it: the
+        mutual information of the two.
+        """
+        return float((self._given(torch.tensor([count]))[1] * (1 + self.psi)).log().sum()) / 2
+
     def log_ratio(self, mapped: Tensor, means: Tensor, counts: Tensor) -> Tensor:
         """(n, q) mapped queries, (C, q) means of mapped photos, (C,) counts -> (n, C): log of p(image | its class)
         over p(image | a class never seen).
@@ -215,13 +226,18 @@ class TwoCovariance:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovariance":
-        return cls(
-            state["centre"].float(),
-            state["projection"].float(),
-            state["psi"].double(),
-            bool(state["rescale"]),
-            float(state["correlation"]),
-        )
+        """What `state` returned. Raises a StoreError for anything else, and where scores could become infinite."""
+        shapes = {"centre": 1, "projection": 2, "psi": 1, "rescale": 0, "correlation": 0}
+        if any(name not in state or state[name].ndim != dimensions for name, dimensions in shapes.items()):
+            raise invalid(SOURCE, "a tensor is missing or of another shape")
+        centre, projection, psi = state["centre"].float(), state["projection"].float(), state["psi"].double()
+        correlation = float(state["correlation"].double())
+        if projection.shape != (len(centre), len(psi)) or not projection.numel():
+            raise invalid(SOURCE, "its tensors do not fit each other")
+        bounded = all(bool((each.abs() <= LARGEST).all()) for each in (centre, projection, psi))  # not so for NaN
+        if not bounded or bool((psi < 0).any()) or not 0 <= correlation <= 1:
+            raise invalid(SOURCE, "its numbers are not finite or out of their bounds")
+        return cls(centre, projection, psi, bool(state["rescale"]), correlation)
 
 
 def probabilities(log_ratios: Tensor, unknown_prior: float = 0.5, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
