@@ -14,12 +14,14 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fscil.errors import StoreError
 from fscil.features import FeatureCache
+from fscil.methods import METHODS
 from fscil.models import Backbone, CosineHead
 from fscil.training.base_training import (
     base_step,
     load_base_network,
     new_base_network,
     plain_recipe,
+    recipe_step,
     train_base_network,
     validation_split,
 )
@@ -198,6 +200,16 @@ def test_reading_a_value_from_the_device_is_noticed():
     for look in (lambda: far.sum().item(), lambda: bool((far > 1).any()), lambda: far[far > 1], lambda: far.nonzero()):
         with pytest.raises(AssertionError, match="waits for the device"):
             look()
+
+
+@pytest.mark.parametrize("name", ["closer", "fact", "savc"])
+def test_an_objective_does_not_wait_for_the_device(name):
+    recipe = METHODS[name].base_recipe(small_config())
+    network = on_device(new_base_network(recipe, 6, CONTEXT)).train()
+    pixels = torch.randint(0, 256, (12, SIZE, SIZE, 3), dtype=torch.uint8)
+    batch = Batch(OnDevice(pixels), torch.full((12, 2), SIZE), torch.arange(12) % 6, torch.Generator(), 0.5)
+    losses = list(recipe_step(recipe, network, 6)(batch))
+    assert all(isinstance(loss, OnDevice) and loss.inner.isfinite() for loss in losses)
 
 
 @pytest.mark.parametrize("mixing", ["mixing.repeats=0", "mixing.repeats=2", "mixing.pairs=4"])

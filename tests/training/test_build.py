@@ -1,4 +1,4 @@
-"""What settings mean: views that grow."""
+"""What settings mean: views that grow, test images that are seen whole."""
 
 import math
 
@@ -7,11 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fscil.config import load_recipe, recipe_names
 from fscil.errors import ConfigError
+from fscil.models import build_backbone
 from fscil.training.base_training import base_step, new_base_network
-from fscil.training.build import views_of
+from fscil.training.build import backbone_of, require_whole_test_images, views_of
 from fscil.training.loop import Batch
-from helpers import CONTEXT, SIZE, small_config
+from helpers import CONTEXT, SIZE, small_config, tiny_dataset
 
 
 @given(st.integers(1, 64), st.integers(0, 63), st.floats(0, 1), st.floats(0, 1))
@@ -49,3 +51,32 @@ def test_training_passes_the_smaller_views():
 def test_views_do_not_shrink():
     with pytest.raises(ConfigError, match=r"views.first_size = 20: .* at most views\.size"):
         small_config("views.first_size=20")
+
+
+def test_the_initialisation_is_the_recipes():
+    """The same seed twice: once for the network built by hand, once for the recipe's."""
+    for kind in ("kaiming", "torch"):
+        config = small_config(f"model.initialisation={kind}", "train.seed=3")
+        torch.manual_seed(3)
+        by_hand = build_backbone("resnet18", width=2, initialisation=kind)
+        found = backbone_of(config)
+        assert all(torch.equal(value, found.state_dict()[name]) for name, value in by_hand.state_dict().items())
+
+
+def test_a_crop_that_loses_most_of_a_test_image_is_refused():
+    """views.size was changed alone: the message has the setting that is missing, and with it all is well."""
+    images = tiny_dataset().train  # of 16 pixels
+    for fine in (["views.size=14"], ["views.size=32"], ["views.size=6", "test.resize=6"]):
+        require_whole_test_images(small_config(*fine), images)
+    with pytest.raises(ConfigError, match=r"views\.size = 7: of test images of 16 pixels .* --set test\.resize=8$"):
+        require_whole_test_images(small_config("views.size=7"), images)
+    require_whole_test_images(small_config("views.size=7", "test.resize=8"), images)
+    with pytest.raises(ConfigError, match="of test images of 100 pixels"):
+        require_whole_test_images(small_config("test.resize=100"), images)
+
+
+def test_no_recipe_loses_much_of_its_test_images():
+    for name in recipe_names():
+        config = load_recipe(name)
+        stored = config.test.resize or config.data.resize or config.views.size
+        assert config.views.size >= 0.85 * (stored if isinstance(stored, int) else min(stored)), name

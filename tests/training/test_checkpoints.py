@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from small_training import BASE, STEPS, Training, config, interrupt_in, same
 
 from fscil.errors import StoreError, TrainingError
-from fscil.training.loop import learning_rate
+from fscil.training.loop import Trainer, learning_rate
 from fscil.training.run_folder import Run
+from helpers import CONTEXT
 
 
 def test_same_seed_same_bits_other_seed_other_bits(uninterrupted):
@@ -34,6 +36,15 @@ def test_after_ctrl_c_it_goes_on_to_the_same_bits(run, uninterrupted, stopped_in
     second = Training(run=Run.open(run.folder))
     assert same(second.train(), uninterrupted)
     assert second.calls == STEPS - stopped_in
+
+
+def test_the_state_of_another_optimiser_goes_on_too(run):
+    """AdamW's moments and number of steps."""
+    adamw = ("train.optimizer=adamw", "train.lr=0.001")
+    whole = Training(*adamw).train()
+    with pytest.raises(KeyboardInterrupt):
+        Training(*adamw, run=run).train(interrupt_in(4))
+    assert same(Training(*adamw, run=Run.open(run.folder)).train(), whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -225,3 +236,27 @@ def test_the_best_is_remembered_through_a_stop(run, stopped_in):
     second = Training(run=run)
     assert same(second.train(validate=scored(second, stopped_in)), expected)
     assert not same(expected, Training().train())
+
+
+@pytest.mark.parametrize(("late_in", "kept"), [(1, 1), (5, 3), (8, 8), (9, 9)])
+def test_a_deadline_ends_training_with_the_best_state_so_far(late_in, kept, monkeypatch):
+    """Scores after steps 3, 6, 9 and the last one before the deadline; of those until then the best is kept."""
+    now = time.monotonic
+    training = Training()
+    training.trainer = Trainer(training.config.train, CONTEXT, deadline=now() + 1e6)
+    states = {}
+    scores = {1: 0.1, 3: 0.5, 5: 0.4, 6: 0.3, 8: 0.9, 9: 0.95}
+
+    def validate():
+        states[training.calls] = training.state()
+        return scores[training.calls]
+
+    def before(call):
+        if call == late_in:
+            monkeypatch.setattr(time, "monotonic", lambda: now() + 2e6)
+
+    found = training.train(before, validate)
+    assert training.calls == late_in
+    assert max(states) == late_in
+    assert same(found, states[kept])
+    assert training.trainer.stopped_after == (None if late_in == STEPS else late_in / 3)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_training import BASE, EPOCHS, Training, numbered, same
+from small_training import BASE, EPOCHS, Training, config, numbered, same
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,6 +13,7 @@ from fscil.config import TrainConfig
 from fscil.errors import TrainingError
 from fscil.training.batches import Batches
 from fscil.training.loop import Trainer, learning_rate
+from fscil.training.run_folder import Run
 from helpers import CONTEXT, part, small_config
 
 
@@ -272,3 +273,30 @@ def test_batch_norm_statistics_may_be_frozen(frozen):
     assert torch.equal(after["1.running_mean"], before["1.running_mean"]) == frozen
     assert not torch.equal(after["4.running_mean"], before["4.running_mean"])
     assert not torch.equal(after["1.weight"], before["1.weight"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_forward_pass_has_the_precision_of_the_settings(precision):
+    """On every device: a product is rounded to bfloat16 or not; weights, gradients and momentum stay float32."""
+    network, seen = nn.Linear(8, 3, bias=False), []
+
+    def step(batch):
+        scores = network(torch.ones(2, 8))
+        seen.append(scores.dtype)
+        yield scores.float().sum()
+
+    Trainer(TrainConfig(epochs=1, batch=13, lr=0.1, precision=precision), CONTEXT).train(network, BASE, step)
+    assert seen == [torch.bfloat16 if precision == "bf16" else torch.float32] * 2
+    assert network.weight.dtype == network.weight.grad.dtype == torch.float32
+
+
+def test_a_whole_training_in_bf16_is_near_the_one_in_fp32(tmp_path):
+    losses = []
+    for kind in ("fp32", "bf16"):
+        run = Run.create(tmp_path / kind, config(), {})
+        training = Training(f"train.precision={kind}", "train.lr=0.001", run=run)
+        assert all(value.isfinite().all() for value in training.train().values())
+        losses.append([line["loss"] for line in Run.open(tmp_path / kind).metrics()])
+    exact, coarse = losses
+    assert exact != coarse
+    assert coarse == pytest.approx(exact, rel=0.2)  # eight mantissa bits, a network of width 2

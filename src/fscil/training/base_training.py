@@ -1,27 +1,31 @@
 """Base training, with which every method begins: a backbone and a classifier, trained on the base classes.
 
 What differs between the methods is in the recipe: one view or two, class augmentation, a projection, a linear or a
-cosine classifier, the loss. Methods whose recipes agree can share one trained network.
+cosine classifier, the loss, or an objective with a step of its own. Methods whose recipes agree can share one trained
+network.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fscil.augment import PairClasses, mix_classes
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.features import FeatureCache
 from fscil.gallery import class_means, cosine_scores
 from fscil.losses import LOSSES
-from fscil.models import Backbone, CosineHead, Projection
+from fscil.mixing import PairClasses, draw_mixtures
+from fscil.models import Backbone
 from fscil.models.state import load_state
+from fscil.runtime.distributed import gather_rows, share, world_size
 from fscil.runtime.files import load_tensors
 from fscil.runtime.seeding import seeded
+from fscil.training.base_network import BaseNetwork, new_head
 from fscil.training.build import backbone_of, preprocess_of, views_of
 from fscil.training.context import Context
 from fscil.training.loop import Batch, Step, Trainer
@@ -29,35 +33,28 @@ from fscil.training.run_folder import Run
 
 PLAIN_SCALE = 16.0  # of the cosines under plain cross-entropy
 
-StepFactory: TypeAlias = Callable[[Config, "BaseNetwork", int], Step]
-
-
-class BaseNetwork(nn.Module):
-    """Backbone, projection and classifier as they are trained together."""
-
-    def __init__(self, backbone: Backbone, config: Config, outputs: int) -> None:
-        super().__init__()
-        hidden = config.model.projection
-        self.backbone = backbone
-        self.projection = Projection(backbone.feature_dim, hidden, hidden) if hidden else nn.Identity()
-        self.head = _new_head(config, hidden or backbone.feature_dim, outputs)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(n, 3, h, w) -> (n, outputs)"""
-        scores: Tensor = self.head(self.projection(self.backbone(images)))
-        return scores
-
-
-def _new_head(recipe: Config, inputs: int, outputs: int) -> nn.Linear:
-    return CosineHead(inputs, outputs) if recipe.model.head == "cosine" else nn.Linear(inputs, outputs)
+StepFactory: TypeAlias = Callable[[Config, BaseNetwork, int], Step]
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """The result of base training. head: None where it was trained on a projection, as both are discarded then."""
+    """The result of base training.
+
+    head: None where it was trained on a projection, as both are discarded then. extras: what the recipe's objective
+    leaves for the method, by name. stopped_after: epochs, where a deadline ended its training.
+    """
 
     backbone: Backbone
     head: nn.Linear | None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    stopped_after: float | None = None
+
+    @classmethod
+    def of(cls, recipe: Config, network: BaseNetwork) -> "TrainedNetwork":
+        """What is left of a network when its training has ended."""
+        extras = network.objective.extras() if network.objective else {}
+        kept = {name: value.detach().clone() for name, value in extras.items()}
+        return cls(network.backbone, None if recipe.model.projection else network.head, kept)
 
 
 def plain_recipe(config: Config) -> Config:
@@ -103,20 +100,32 @@ def base_step(recipe: Config, network: BaseNetwork, classes: int, log_prior: Ten
 
     def step(batch: Batch) -> Iterator[Tensor]:
         margin = full_margin * min(1.0, batch.progress / warmup) if warmup else full_margin
-        labels = batch.labels
-        views = views_of(recipe, batch.progress)(batch.pixels, batch.sizes, batch.generator)
+        labels, total = batch.labels[batch.part], len(batch.labels)
+        views = views_of(recipe, batch.progress)(batch.pixels, batch.sizes, batch.generator, batch.part)
         mixed = mixing.repeats > 0 and batch.progress >= mixing.start
         if mixed:
-            views, labels = mix_classes(views, labels, pairs, mixing.repeats, mixing.lam, batch.generator)
+            drawn = draw_mixtures(batch.labels, pairs, mixing.repeats, mixing.lam, batch.generator)
+            own = drawn[share(len(drawn))]
+            views = own.added_to(gather_rows(views, total), batch.part)
+            labels, total = torch.cat([labels, own.labels]), total + len(drawn)
         target = labels.to(views.device, non_blocking=True)
+        # Gradients are averaged over the processes: this makes them those of the mean loss of all rows.
+        weight = len(labels) * world_size() / total
         outputs = pairs.outputs if mixed else classes
         for view in views:
             scores = run(view.contiguous(memory_format=torch.channels_last))[:, :outputs].float()
             if log_prior is not None:
                 scores = scores + log_prior.to(scores.device) / scale  # the loss multiplies by the scale
-            yield loss(scores, target, scale, margin) / len(views)
+            yield loss(scores, target, scale, margin) * weight / len(views)
 
     return step
+
+
+def recipe_step(recipe: Config, network: BaseNetwork, classes: int) -> Step:
+    """The step of the recipe's objective, or base_step where it names none."""
+    if network.objective is None:
+        return base_step(recipe, network, classes)
+    return partial(network.objective.losses, network)
 
 
 def train_base_network(
@@ -125,24 +134,27 @@ def train_base_network(
     context: Context,
     run: Run | None = None,
     network: BaseNetwork | None = None,
-    make_step: StepFactory = base_step,
+    make_step: StepFactory = recipe_step,
+    deadline: float | None = None,
 ) -> TrainedNetwork:
     """Train on the base images. With a run folder: from its checkpoint, if it has one, and the result is saved there.
 
     network: the one to train, if it has been created already. make_step: recipe, network and number of classes -> the
-    step of training.
+    step of training. deadline: by time.monotonic(); training ends there, with the best state so far if the recipe
+    selects one.
     """
     classes = len(base.counts)
     network = network or new_base_network(recipe, classes, context)
     train, held_out = validation_split(recipe, base)
     validate = _validation(recipe, network.backbone, train, held_out, context) if held_out else None
-    trainer = Trainer(recipe.train, context, run)
+    trainer = Trainer(recipe.train, context, run, deadline)
     trainer.train(network, train, make_step(recipe, network, classes), validate)
-    trained = TrainedNetwork(network.backbone, None if recipe.model.projection else network.head)
+    trained = replace(TrainedNetwork.of(recipe, network), stopped_after=trainer.stopped_after)
     if run:
-        run.note(seconds=round(trainer.seconds, 1))
+        run.note(seconds=round(trainer.seconds, 3))
         about = {"backbone": recipe.model.backbone, "preprocess": preprocess_of(recipe).to_dict()}
-        run.finish(trained.backbone.state_dict(), about, trained.head.state_dict() if trained.head else None)
+        head = trained.head.state_dict() if trained.head else None
+        run.finish(trained.backbone.state_dict(), about, head, trained.extras)
     return trained
 
 
@@ -154,9 +166,10 @@ def load_base_network(recipe: Config, run: Run, context: Context) -> TrainedNetw
     head: nn.Linear | None = None
     if run.head.is_file():
         state, _ = load_tensors(run.head)
-        head = _new_head(recipe, backbone.feature_dim, len(state["weight"])).to(context.device)
+        head = new_head(recipe, backbone.feature_dim, len(state["weight"])).to(context.device)
         load_state(head, state, str(run.head))
-    return TrainedNetwork(backbone, head)
+    extras = load_tensors(run.extras)[0] if run.extras.is_file() else {}
+    return TrainedNetwork(backbone, head, {name: value.to(context.device) for name, value in extras.items()})
 
 
 def validation_split(recipe: Config, base: Images) -> tuple[Images, Images | None]:

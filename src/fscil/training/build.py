@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
+import numpy as np
+
 from fscil import data
 from fscil.augment import Views
 from fscil.config import Config, ModelConfig
 from fscil.data import Dataset, Images, Resize
 from fscil.errors import ConfigError
 from fscil.models import Backbone, backbone_options, build_backbone, native_statistics
-from fscil.preprocess import STATISTICS, Preprocess
+from fscil.preprocess import STATISTICS, Preprocess, SeveralCrops
 from fscil.protocol import Protocol, fit_protocol
 from fscil.runtime.seeding import seeded
 
+LOOKED_AT = 24  # images whose size is taken for that of all
+LEAST_OF_SIDE = 0.6  # of a test image's short side that must be in its crop; the paper's recipes have 0.87 and more
 SIZE_STEP = 4  # pixels by which views grow: the first step of a new size is slow
 
 
@@ -39,7 +43,8 @@ def protocol_of(config: Config, dataset: Dataset) -> Protocol:
             raise ConfigError(f'protocol.order names "{name}" twice: sessions must not overlap. Name each class once.')
         order.append(label)
     count = len(order) or len(number)
-    return fit_protocol(count, wanted.base_classes, wanted.way, wanted.sessions, wanted.shots[0], order or None)
+    sizes = (wanted.base_classes, wanted.way, wanted.sessions, wanted.shots[0])
+    return fit_protocol(count, *sizes, order or None, wanted.ways)
 
 
 def base_images(dataset: Dataset, protocol: Protocol) -> Images:
@@ -61,6 +66,8 @@ def backbone_of(config: Config, blank: bool = False) -> Backbone:
             "whose weights come with the pretrained extra: --set model.backbone=efficientnet_lite0 (on a CPU also "
             "--set train.batch=32: the recipe's 512 images of 224 pixels take some 90 GB)"
         )
+    if "initialisation" in backbone_options(model.backbone):  # networks of timm and plugins initialise themselves
+        options["initialisation"] = model.initialisation
     with seeded(config.train.seed):
         return build_backbone(model.backbone, weights=None if blank else model.weights or None, **options)
 
@@ -87,6 +94,32 @@ def preprocess_of(config: Config) -> Preprocess:
     else:
         mean, std = STATISTICS[config.data.statistics]
     return Preprocess(config.views.size, config.test.resize, config.test.interpolation, mean, std)
+
+
+def require_whole_test_images(config: Config, images: Images) -> None:
+    """Raise where the crop of test images, which is as large as the views, has lost most of the image.
+
+    As when views.size is changed alone: test images stay as large as they were, and the crop shrinks.
+    """
+    places = np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).astype(np.int64))
+    stored = int(np.median(images.batch(places)[1].min(axis=1)))
+    short, size = config.test.resize or stored, config.views.size
+    if size < LEAST_OF_SIDE * short:
+        raise ConfigError(
+            f"views.size = {size}: of test images of {short} pixels only the central {size} x {size} would be seen. "
+            f"Give the size to which they are resized before that as well: --set test.resize={size * 8 // 7}"
+        )
+
+
+def evaluation_crops_of(config: Config) -> SeveralCrops:
+    """The crops of a test image, and of an image that a class is learned from, whose features are averaged."""
+    test = config.test
+    if test.crops > 2 and (test.resize or 0) <= config.views.size:
+        raise ConfigError(
+            f"test.crops = {test.crops} takes crops from the corners, but images are not enlarged before they are "
+            f"cropped to {config.views.size} pixels. Set test.resize to more than that, or test.crops to 1 or 2."
+        )
+    return SeveralCrops(preprocess_of(config), test.crops)
 
 
 def views_of(config: Config, progress: float = 1.0) -> Views:

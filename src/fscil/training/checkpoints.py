@@ -37,9 +37,9 @@ class Checkpoints:
             return
         tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
         for name, parameter in network.named_parameters():
-            momentum = optimizer.state[parameter].get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
+            for key, value in optimizer.state[parameter].items():
+                if isinstance(value, Tensor):
+                    tensors[f"{_stored_as(key)}.{name}"] = value
         self._run.save("checkpoint", tensors, {"step": step, "seconds": seconds, "images": self._images})
         self._saved = time.monotonic()
 
@@ -58,11 +58,7 @@ class Checkpoints:
                 f"anew with another --out."
             )
         load_state(network, of_prefix("network", tensors), f"the checkpoint in {self._run.folder}")
-        for name, parameter in network.named_parameters():
-            if f"momentum.{name}" in tensors:
-                # In the parameter's own memory layout, so that the arithmetic continues to the same bits.
-                momentum = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
-                optimizer.state[parameter]["momentum_buffer"] = momentum
+        _restore_optimizer(network, optimizer, tensors)
         best = self._run.load("best")
         self._best = Best(best[1]["score"], best[0]) if best else None
         self._run.rewind(about["step"])
@@ -81,3 +77,22 @@ class Checkpoints:
         """Give the network the best state, where there were validation scores."""
         if self._best:
             network.load_state_dict(self._best.state)
+
+
+def _stored_as(key: str) -> str:
+    """The prefix of a part of an optimiser's state. Earlier versions knew momentum alone."""
+    return "momentum" if key == "momentum_buffer" else f"optimizer:{key}"
+
+
+def _restore_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """In the parameters' own memory layout, so that the arithmetic continues to the same bits."""
+    parameters = dict(network.named_parameters())
+    for stored, value in tensors.items():
+        kind, _, name = stored.partition(".")
+        if name not in parameters or not kind.startswith(("momentum", "optimizer:")):
+            continue
+        key = "momentum_buffer" if kind == "momentum" else kind.removeprefix("optimizer:")
+        like = parameters[name]
+        if value.shape == like.shape:
+            value = torch.empty_like(like, dtype=value.dtype).copy_(value)
+        optimizer.state[like][key] = value

@@ -1,4 +1,8 @@
-"""The training loop around `step(batch) -> losses`: schedule, precision, metrics, checkpoints."""
+"""The training loop around `step(batch) -> losses`: schedule, precision, metrics, checkpoints.
+
+Under torchrun all processes train one network together: each takes its part of every batch, process 0 has the run
+folder, and all of them decide together when to save and when to stop.
+"""
 
 import math
 import time
@@ -12,12 +16,15 @@ from torch import Tensor, nn
 from fscil.config import TrainConfig
 from fscil.data.images import Images
 from fscil.errors import TrainingError
+from fscil.runtime.distributed import copy_from_main, largest, together, world_size
 from fscil.runtime.interrupts import stop_requests
 from fscil.runtime.progress import ProgressBar
 from fscil.training.batches import Batch, Batches, fingerprint, steps_per_epoch
 from fscil.training.checkpoints import Checkpoints
 from fscil.training.context import Context
 from fscil.training.metrics_log import Meter, metrics_log
+from fscil.training.optimizers import OPTIMIZERS
+from fscil.training.parallel import Next, batchnorm_of_all, copy_training_from_main, next_part
 from fscil.training.run_folder import Run
 
 __all__ = ["Batch", "Step", "Trainer", "learning_rate"]
@@ -43,11 +50,23 @@ def learning_rate(settings: TrainConfig, step: int, steps_per_epoch: int) -> flo
     return settings.lr * 0.5 * (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP)))
 
 
+def _has_bfloat16() -> bool:
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
 class Trainer:
     """Trains any network by any step, as the settings say; with a run folder it can be stopped and resumed."""
 
-    def __init__(self, settings: TrainConfig, context: Context, run: Run | None = None) -> None:
+    def __init__(
+        self, settings: TrainConfig, context: Context, run: Run | None = None, deadline: float | None = None
+    ) -> None:
+        """deadline: by time.monotonic(); training ends with the first step after it."""
+        if settings.precision == "bf16" and context.device.type == "cuda" and not _has_bfloat16():
+            raise TrainingError('train.precision = "bf16": this GPU has no bfloat16. Use fp32.')
         self.settings, self._device, self._quiet, self._run = settings, context.device, context.quiet, run
+        self._next: Next  # computes a part of a step's loss
+        self._deadline = math.inf if deadline is None else deadline
+        self.stopped_after: float | None = None  # epochs, where the deadline ended it
         self.seconds = 0.0  # spent on training so far, also before it was stopped and resumed
 
     def steps_per_epoch(self, images: Images) -> int:
@@ -67,7 +86,10 @@ class Trainer:
         self._prepare(network)
         optimizer = self._optimizer(network)
         checkpoints = Checkpoints(self._run, fingerprint(images), settings.checkpoint_minutes)
-        first, self.seconds = checkpoints.restore(network, optimizer)
+        with together():
+            restored = checkpoints.restore(network, optimizer)
+        first, self.seconds = copy_training_from_main(network, optimizer, *restored)
+        self._next = next_part(network)
         meter, began = Meter(self._device), time.monotonic() - self.seconds
         with (
             metrics_log(self._run, first) as log,
@@ -80,15 +102,17 @@ class Trainer:
                 done, note = number + 1, None
                 epoch_ended = done % batches.per_epoch == 0
                 self.seconds = time.monotonic() - began
-                stopping = stop.is_set()  # read once: a request that comes later is for the next step
-                saving = stopping or checkpoints.due
-                if done % CHECK_EVERY == 0 or epoch_ended or saving:
+                # Read once: a request that comes later is for the next step.
+                stopping, due, late = largest(stop.is_set(), checkpoints.due, time.monotonic() >= self._deadline)
+                saving, ending = stopping or due, late or done == batches.total
+                if done % CHECK_EVERY == 0 or epoch_ended or saving or ending:
                     loss, speed = meter.read()
-                    self._require_finite(loss, network if saving or done == batches.total else None, done, rate)
+                    with together():
+                        self._require_finite(loss, network if saving or ending else None, done, rate)
                     note = f"loss {loss:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
                     log(done, epoch=done / batches.per_epoch, loss=loss, rate=rate, images_per_second=round(speed, 1))
                 bar.advance(1, note)
-                if validate and epoch_ended:
+                if validate and (epoch_ended or (ending and not stopping)):
                     score = validate()
                     log(done, validation=score)
                     checkpoints.keep_if_best(network, score, done)
@@ -96,8 +120,12 @@ class Trainer:
                     checkpoints.save(network, optimizer, done, self.seconds)
                 if stopping:
                     raise KeyboardInterrupt
+                if late and done < batches.total:
+                    self.stopped_after = done / batches.per_epoch
+                    break
         if validate:
             checkpoints.load_best(network)
+            copy_from_main(network.state_dict().values())  # the others may know no best state from before a stop
 
     def _prepare(self, network: nn.Module) -> None:
         """On the device, in training mode; BatchNorm of images in evaluation mode where the settings freeze it."""
@@ -108,18 +136,12 @@ class Trainer:
                     part.eval()
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        settings = self.settings
-        return torch.optim.SGD(
-            network.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.nesterov and settings.momentum > 0,
-        )
+        return OPTIMIZERS[self.settings.optimizer](network.parameters(), self.settings)
 
     def _update(self, optimizer: torch.optim.Optimizer, step: Step, batch: Batch, rate: float) -> Tensor:
         """One step of the optimizer at this rate; returns the loss before it."""
-        optimizer.param_groups[0]["lr"] = rate
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
         loss = self._backward(step, batch)
         optimizer.step()
@@ -142,13 +164,13 @@ class Trainer:
         return total
 
     def _losses(self, step: Step, batch: Batch) -> Iterator[Tensor]:
-        """The step's losses, computed in bfloat16 where the device has it; the caller's backward pass is not."""
-        half = self._device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        """The step's losses, in the precision of the settings; the caller's backward pass follows each operation's."""
+        half = self.settings.precision == "bf16"
         parts: Iterator[Tensor] | None = None
         while True:
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=half), batchnorm_of_all():
                 parts = iter(step(batch)) if parts is None else parts
-                loss = next(parts, None)
+                loss = self._next(parts)
             if loss is None:
                 return
             yield loss
@@ -172,6 +194,7 @@ class Trainer:
     def estimate(self, network: nn.Module, images: Images, step: Step) -> float:
         """Seconds that the whole training will take, by timing a few steps; the network is left as it was."""
         self._prepare(network)
+        self._next = next_part(network)
         before = {name: value.clone() for name, value in network.state_dict().items()}
         batches = Batches(images, self.settings, self._device)
         # Shuffled: images may be sorted by class, and the cost of a step may depend on how many classes a batch has.
@@ -180,10 +203,10 @@ class Trainer:
         def timed(count: int, progress: float) -> float:
             began = time.perf_counter()
             self._backward(step, batches.of_images(order[:count], 0, progress)).item()
-            return time.perf_counter() - began
+            return largest(time.perf_counter() - began)[0]
 
         whole = min(self.settings.batch, len(images))
-        probe = min(whole, PROBE_IMAGES)
+        probe = min(whole, max(PROBE_IMAGES, world_size()))
         if timed(probe, 0.0) < QUICK:  # also warms up; quick enough to time a step at its true size
             probe = whole
 

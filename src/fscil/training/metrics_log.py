@@ -1,4 +1,4 @@
-"""Metrics of a running training: mean loss and speed, written to the run folder and to TensorBoard."""
+"""Metrics of a running training: mean loss and speed, written to the run folder, to TensorBoard and to wandb."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fscil.runtime.distributed import mean_of
 from fscil.training.run_folder import Run
+from fscil.training.wandb_log import wandb_run
 
 
 class Meter:
@@ -27,8 +29,8 @@ class Meter:
         self._images += images
 
     def read(self) -> tuple[float, float]:
-        """The mean loss, and images per second."""
-        mean = self._sum.item() / max(self._steps, 1)
+        """The mean loss, and images per second, of all processes."""
+        mean = mean_of(self._sum).item() / max(self._steps, 1)
         speed = self._images / max(time.monotonic() - self._began, 1e-9)
         self._reset()
         return mean, speed
@@ -40,11 +42,13 @@ def metrics_log(run: Run | None, first: int) -> Iterator[Callable[..., None]]:
     if run is None:
         yield lambda step, **values: None
         return
-    with run.board(first) as board:
+    with run.board(first) as board, wandb_run(run) as tracker:
 
         def log(step: int, **values: float) -> None:
             run.log(step=step, **values)
             for name, value in values.items() if board else ():
                 board.add_scalar(name, value, step)
+            if tracker:
+                tracker.log(values, step=step)
 
         yield log

@@ -7,6 +7,7 @@ checkpoint.safetensors   only while training is unfinished: all that is needed t
 best.safetensors         likewise, where the result is selected by validation
 weights.safetensors      the trained backbone
 head.safetensors         its classifier, if it was trained on the features and not on a projection
+extras.safetensors       what the recipe's objective leaves for the method, if it leaves anything
 results.json, table.md, predictions.safetensors, confusion-*.csv   written by evaluation
 
 run.json, every line of metrics.jsonl and, in its first line, config.toml have a checksum; older ones without load.
@@ -15,10 +16,12 @@ run.json, every line of metrics.jsonl and, in its first line, config.toml have a
 import hashlib
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +42,7 @@ from fscil.runtime.files import (
 )
 from fscil.runtime.locks import LOCK, locked
 from fscil.runtime.regular_files import read_regular
+from fscil.runtime.validation import as_type
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +59,7 @@ def machine() -> dict[str, Any]:
 
     return {
         "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -62,6 +67,27 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "fscil": __version__,
     }
+
+
+def _processor() -> str:
+    """The model of the CPU, by which rounding may differ."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+@dataclass(frozen=True)
+class _RunJson:
+    """What is read of run.json; it may come from anybody."""
+
+    schema: int = 0
+    finished: bool = False
+    data: str | None = None
+    seconds: float | None = None
+    command: str = ""
+    machine: dict[str, Any] = field(default_factory=dict)
 
 
 class Run:
@@ -82,7 +108,9 @@ class Run:
             raise StoreError(f"{folder} exists and is not an empty folder. Choose another one with --out.")
         run.replace_config(config)
         record = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "finished": False}
-        write_checked_json(run._about, {**record, "command": " ".join(sys.argv[1:]), "machine": machine(), **about})
+        write_checked_json(
+            run._about, {**record, "command": shlex.join(["fscil", *sys.argv[1:]]), "machine": machine(), **about}
+        )
         return run
 
     def _is_unfinished(self) -> bool:
@@ -132,8 +160,14 @@ class Run:
     def head(self) -> Path:
         return self.folder / "head.safetensors"
 
+    @property
+    def extras(self) -> Path:
+        return self.folder / "extras.safetensors"
+
     def about(self) -> dict[str, Any]:
-        return read_checked_json(self._about)
+        found = read_checked_json(self._about)
+        as_type(found, _RunJson, self._about)
+        return found
 
     def note(self, **more: Any) -> None:
         write_checked_json(self._about, {**self.about(), **more})
@@ -178,11 +212,17 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def finish(
-        self, weights: Mapping[str, "Tensor"], about: Mapping[str, Any], head: Mapping[str, "Tensor"] | None = None
+        self,
+        weights: Mapping[str, "Tensor"],
+        about: Mapping[str, Any],
+        head: Mapping[str, "Tensor"] | None = None,
+        extras: Mapping[str, "Tensor"] | None = None,
     ) -> None:
         """Write the weights first, then that the run is finished; the checkpoint is no longer needed."""
         if head is not None:
             save_tensors(self.head, head)
+        if extras:
+            save_tensors(self.extras, extras)
         save_tensors(self.weights, weights, about)
         self.note(finished=True)
         for leftover in ("checkpoint", "best"):
@@ -202,7 +242,8 @@ class Run:
         append_json_line(self._metrics, values)
 
     def metrics(self) -> list[dict[str, Any]]:
-        return read_json_lines(self._metrics)
+        """Lines without a step are left out, as torn ones are."""
+        return [line for line in read_json_lines(self._metrics) if isinstance(line.get("step"), int)]
 
     def rewind(self, step: int) -> None:
         """Remove what was logged after this step: these steps will be repeated, and logged again."""
