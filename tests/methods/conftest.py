@@ -1,9 +1,9 @@
-"""Short sessions for the methods that train on features, and few episodes: what a step does is tested. Word vectors."""
+"""Short sessions for the methods that train on features, few episodes, a short queue: what a step does is tested."""
 
 import pytest
 from word_systems import write
 
-from fscil.methods import cec, semantic_kd, synthesized
+from fscil.methods import cec, savc, semantic_kd, synthesized
 
 
 @pytest.fixture(autouse=True)
@@ -11,6 +11,7 @@ def short_sessions(monkeypatch):
     for module in (semantic_kd, synthesized):
         monkeypatch.setattr(module, "SESSION_STEPS", 10)
     monkeypatch.setattr(cec, "EPISODES", 1)
+    monkeypatch.setattr(savc, "QUEUE", 128)
 
 
 @pytest.fixture(scope="session")

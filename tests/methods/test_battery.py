@@ -20,11 +20,11 @@ BASE = base_images(DATA, PROTOCOL)
 SHOTS = (2, 1)
 
 # What a method may keep of the images it has seen: per class; or of the base, and then per new class.
-PER_CLASS = {"icarl": 2, "eeil": 2, "lucir": 2}
+PER_CLASS = {"icarl": 2, "eeil": 2, "lucir": 2, "orco": 2}
 OF_BASE_AND_PER_NEW_CLASS = {"topic": (min(400, len(BASE)), 1)}
 KEEPS_EVERYTHING = {"joint", "joint_balanced"}
 # What a state has beside memory: the network, and what a method learns on top of it.
-NETWORK = {"backbone", "head", "attention", "mapping", "scale"}
+NETWORK = {"backbone", "head", "attention", "mapping", "scale", "projection", "projection_of_base", "targets"}
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def own_copy(images):
 
 def test_learns_the_base(make):
     """Training images are classified far better than by chance."""
-    method = make("train.epochs=30", "model.width=4")
+    method = make("train.epochs=30", "model.width=8")
     method.fit_base(BASE, SHOTS)
     scores = method.scores(BASE)
     assert scores.shape == (len(BASE), 6)

@@ -112,6 +112,11 @@ def test_5000_episodes_unless_the_recipe_has_fewer_epochs(monkeypatch, counts, e
     assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 
+def test_a_setting_gives_another_number_of_episodes():
+    assert episodes_of(small_config("train.epochs=10", "incremental.episodes=2000"), Counted([500] * 60)) == 2000
+    assert episodes_of(small_config("incremental.episodes=2000"), Counted([1] * 6)) == 0
+
+
 def config_of(*assignments):
     """Without augmentation: the views of a training image are the image."""
     plain = ("views.padding=0", "views.flip=0")

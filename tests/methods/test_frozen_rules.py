@@ -1,6 +1,7 @@
 """The rules on frozen features against their formulas: NCM, TEEN, FeCAM, RanPAC, the two-covariance rule."""
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.linear_model import Ridge
 
 from fscil.errors import ProtocolError
 from fscil.gallery import balanced_means, class_means
+from fscil.gallery.choosing import choose, start
 from fscil.gallery.two_covariance import TwoCovariance
 from fscil.methods import METHODS
 from fscil.methods.fecam import shrunk_correlation, tukey
@@ -174,6 +176,13 @@ def test_scores_are_log_likelihood_ratios_of_gaussians():
                 centre = count * p / (count * p + 1) * mean(row[k] for row in rows)
                 total += log_density(query[k], centre, 1 + p / (count * p + 1)) - log_density(query[k], 0.0, 1 + p)
             assert float(found[n, label]) == pytest.approx(total, rel=1e-2, abs=1e-2)
+
+
+def test_constants_of_an_untouched_network_are_chosen_of_a_trained_one_fixed():
+    features, labels = fitted("alice_plda").features(BASE), torch.from_numpy(BASE.labels)
+    for epochs, constants in ((0, choose(features, labels, (2,)).constants), (1, start(6))):
+        expected = TwoCovariance.fit(features, labels, **asdict(constants))
+        torch.testing.assert_close(fitted("alice_plda", f"train.epochs={epochs}").model.psi, expected.psi)
 
 
 def test_a_class_is_a_sum_and_a_count():

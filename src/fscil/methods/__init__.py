@@ -8,18 +8,24 @@ from fscil.methods.alice import Alice
 from fscil.methods.alice_plda import AlicePlda, NcmPlda
 from fscil.methods.base import Memory, Method
 from fscil.methods.cec import Cec
+from fscil.methods.closer import Closer
 from fscil.methods.eeil import EEIL
+from fscil.methods.fact import Fact
 from fscil.methods.fecam import FeCam
 from fscil.methods.finetune import FineTune
 from fscil.methods.icarl import ICarl
 from fscil.methods.joint import BalancedJoint, Joint
 from fscil.methods.lucir import Lucir
+from fscil.methods.nc_fscil import NcFscil
 from fscil.methods.ncm import BalancedNcm, Ncm
+from fscil.methods.orco import Orco
 from fscil.methods.ranpac import RanPac
+from fscil.methods.savc import Savc
 from fscil.methods.semantic_kd import SemanticKD
 from fscil.methods.synthesized import Synthesized
 from fscil.methods.teen import Teen
 from fscil.methods.topic import Topic
+from fscil.methods.warp import Warp
 from fscil.runtime.registry import Registry
 
 METHODS: Registry[type[Method]] = Registry(
@@ -42,8 +48,14 @@ METHODS: Registry[type[Method]] = Registry(
         "ncm_plda": NcmPlda,
         "alice_plda": AlicePlda,
         "teen": Teen,
+        "fact": Fact,
+        "savc": Savc,
+        "closer": Closer,
         "fecam": FeCam,
         "ranpac": RanPac,
+        "warp": Warp,
+        "nc_fscil": NcFscil,
+        "orco": Orco,
     },
 )
 

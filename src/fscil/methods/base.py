@@ -10,6 +10,7 @@ from torch import Tensor
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.protocol import Protocol
+from fscil.training.base_network import passes_per_image
 from fscil.training.base_training import TrainedNetwork, plain_recipe
 from fscil.training.batches import steps_per_epoch
 from fscil.training.context import Context
@@ -83,5 +84,4 @@ class Method(ABC):
 def images_in_training(recipe: Config, images: int) -> float:
     """How many images pass the network in a base training on this many."""
     steps = recipe.train.epochs * steps_per_epoch(images, recipe.train.batch)
-    mixtures = recipe.mixing.repeats * (1 - recipe.mixing.start)
-    return steps * min(recipe.train.batch, images) * recipe.views.count * (1 + mixtures)
+    return steps * min(recipe.train.batch, images) * passes_per_image(recipe)

@@ -95,10 +95,11 @@ def queries_of(config: Config) -> int:
 
 
 def episodes_of(config: Config, base: Images) -> int:
-    """EPISODES for each epoch of base training, at most EPOCHS of them, which is the paper's number."""
+    """As set, or EPISODES for each epoch of base training, at most EPOCHS of them, which is the paper's number."""
     if max(base.counts.values()) < 2:
         return 0  # no class has both a prototype and a query
-    return min(EPOCHS, config.train.epochs) * EPISODES
+    given = config.incremental.episodes
+    return min(EPOCHS, config.train.epochs) * EPISODES if given is None else given
 
 
 class Cec(NetworkMethod):
@@ -107,8 +108,8 @@ class Cec(NetworkMethod):
     title = "CEC"
     table_order = 60
     images_seen_note = (
-        f"CEC's episodes are counted too, {EPISODES} for each epoch of base training, at most {EPOCHS * EPISODES:,} as "
-        "in its paper"
+        f"CEC's episodes are counted too: {EPISODES} for each epoch of base training, at most {EPOCHS * EPISODES:,} as "
+        "in its paper, unless incremental.episodes says otherwise"
     )
 
     def __init__(
@@ -164,7 +165,8 @@ class Cec(NetworkMethod):
         pixels, sizes = map(torch.from_numpy, base.batch(np.concatenate([support, queries])))
         pixels, recipe = pixels.to(self.context.device), self.network.recipe
         known = views_of(recipe)(pixels, sizes, generator)[0] if generator else preprocess_of(recipe)(pixels, sizes)
-        known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).chunk(2)
+        with torch.autocast(self.context.device.type, torch.bfloat16, enabled=recipe.train.precision == "bf16"):
+            known_features, new_features = self._encode(torch.cat([known, rotated(known, turns)])).float().chunk(2)
 
         prototypes = torch.cat([known_features[:way], new_features[:way]])
         cosines = self.attention.scores(prototypes, torch.cat([known_features[way:], new_features[way:]]))

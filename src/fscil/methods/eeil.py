@@ -24,6 +24,8 @@ class EEIL(RehearsalMethod):
 
     title = "EEIL"
     table_order = 30
+    session_lr = 0.03
+    session_steps = 30
     borders: Sequence[int] = (0,)  # head i is the outputs from borders[i] up to borders[i + 1]
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
@@ -57,7 +59,7 @@ class EEIL(RehearsalMethod):
         return F.cross_entropy(scores, labels) + torch.stack(terms).sum()
 
     def own_state(self) -> dict[str, Tensor]:
-        """centre, exemplars.*, borders"""
+        """base.*, exemplars.*, borders"""
         return {**super().own_state(), "borders": torch.tensor(self.borders)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:

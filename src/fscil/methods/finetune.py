@@ -4,14 +4,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fscil.data.images import Images
-from fscil.methods.toolkit.session_training import SessionTrainingMethod
+from fscil.methods.toolkit.session_training import ImprintingMethod
 
 
-class FineTune(SessionTrainingMethod):
+class FineTune(ImprintingMethod):
     """Keeps nothing of the past but the network. All of it moves."""
 
     title = "Ft-CNN"
     table_order = 10
+    session_lr = 0.01
+    session_steps = 30
     trainable = "all"
 
     def learn(self, new: Images) -> None:

@@ -19,7 +19,8 @@ from fscil.methods.base import Memory, images_in_training
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
 from fscil.methods.toolkit.growing_network import GrowingNetwork, NetworkMethod, check_numbers
 from fscil.protocol import Protocol
-from fscil.training.base_training import BaseNetwork, base_step, train_base_network
+from fscil.training.base_network import BaseNetwork
+from fscil.training.base_training import base_step, train_base_network
 from fscil.training.loop import Step
 
 
@@ -38,7 +39,7 @@ class Joint(NetworkMethod):
         seen = super().images_seen(config, base, protocol)
         if not protocol.sessions:
             return seen
-        received = len(base) + protocol.sessions * protocol.way * protocol.shots
+        received = len(base) + (protocol.classes - protocol.base_classes) * protocol.shots
         return seen + images_in_training(cls.base_recipe(config), received)
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:

@@ -2,9 +2,9 @@
 
 Classes are compared by angles alone, so that new class vectors do not win by their length. Features must keep the
 direction they had before the session (less-forget loss), and the old class vectors are frozen; exemplars must be nearer
-to their own class than to the new ones by a margin (margin ranking loss); new class vectors start as the mean of their
-features (imprinting). For that the last ReLU is left out: features must have both signs, or their means would be near
-every image.
+to their own class than to the new ones by a margin (margin ranking loss); new class vectors start from the mean of
+their features (imprinting). For that the last ReLU is left out: features must have both signs, or their means would be
+near every image.
 """
 
 import math
@@ -31,6 +31,8 @@ class Lucir(RehearsalMethod):
 
     title = "NCM"
     table_order = 40
+    session_lr = 0.01
+    session_steps = 30
     scale: nn.Parameter
 
     @classmethod
@@ -49,9 +51,7 @@ class Lucir(RehearsalMethod):
         backbone, old = self.network.backbone, self.network.head.weight.detach()
         first, count = len(old), len(new.counts)
         before = frozen(backbone)
-        # Features of both signs need no centre.
-        centre = self.centre if self.network.recipe.model.last_relu else torch.zeros_like(self.centre)
-        added = nn.Parameter(self.network.imprinted(new, centre))
+        added = nn.Parameter(self.network.imprinted(new, self.base))
         weight = less_forget_weight(first, count)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Lucir(RehearsalMethod):
         self.keep_exemplars(new)
 
     def own_state(self) -> dict[str, Tensor]:
-        """centre, exemplars.*, scale"""
+        """base.*, exemplars.*, scale"""
         return {**super().own_state(), "scale": self.scale.detach().cpu().clone()}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:

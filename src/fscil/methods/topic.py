@@ -17,7 +17,7 @@ from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
 from fscil.methods.toolkit.neural_gas import NeuralGas
-from fscil.methods.toolkit.session_training import SessionTrainingMethod
+from fscil.methods.toolkit.session_training import ImprintingMethod
 from fscil.training.build import preprocess_of
 
 NODES = 400  # for the base classes; each new class brings one more
@@ -59,12 +59,13 @@ def node_spread(features: Tensor, centroids: Tensor) -> Tensor:
     return sums / counts[:, None].clamp_min(1)
 
 
-class Topic(SessionTrainingMethod):
+class Topic(ImprintingMethod):
     """Keeps the image nearest to each node, and the node's centroid, variance and edges."""
 
     title = "TOPIC"
     table_order = 50
-    session_lr = 0.01
+    session_lr = 0.03
+    session_steps = 30
     gas: NeuralGas  # of N nodes
     spread: Tensor  # (N, d)
     nodes: Images  # the image of each node, with its label
@@ -129,7 +130,7 @@ class Topic(SessionTrainingMethod):
         return Memory(images=len(self.nodes), floats=floats)
 
     def own_state(self) -> dict[str, Tensor]:
-        """centre, exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
+        """base.*, exemplars.*, nodes.centroids, nodes.ages, nodes.spread"""
         return {
             **super().own_state(),
             **to_tensors(self.nodes),

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from naive import mean, unit
-from torch.nn import functional as F
 
 from fscil.errors import ProtocolError, StoreError
 from fscil.methods.toolkit.growing_network import GrowingNetwork
+from fscil.methods.toolkit.imprinting import FeatureMoments, imprinted
 from fscil.training.base_training import plain_recipe, train_base_network
 from helpers import CONTEXT, SIZE, part, small_config
 
@@ -32,34 +32,35 @@ def new_images(first, classes=2):
 
 
 @pytest.fixture
-def centre(network):
-    return F.normalize(network.features(part([6, 6, 6], 0))).mean(0)
+def base(network):
+    return FeatureMoments.of(network.features(part([6, 6, 6], 0)))
 
 
-def test_a_grown_network_says_of_the_old_classes_what_it_said(network, centre):
+def test_a_grown_network_says_of_the_old_classes_what_it_said(network, base):
     images = part([3, 3, 3], 2)
     before = network.scores(images)
-    assert network.grow(new_images(3), centre) == 3
+    assert network.grow(new_images(3), base) == 3
     after = network.scores(images)
     assert after.shape == (9, 5)
     torch.testing.assert_close(after[:, :3], before)
 
 
-def test_new_outputs_are_class_means_less_the_centre_of_the_old_length(network, centre):
-    old, new = network.head.weight.detach().tolist(), new_images(3)
+def test_new_outputs_are_imprinted_class_means_of_the_old_length(network, base):
+    old, new = network.head.weight.detach().clone(), new_images(3)
     features = [unit(row) for row in network.features(new).tolist()]
-    network.grow(new, centre)
-    length = mean(math.hypot(*row) for row in old)
+    network.grow(new, base)
+    length = mean(math.hypot(*row) for row in old.tolist())
+    means = []
     for label in (3, 4):
         own = [features[place] for place in range(len(new)) if new.labels[place] == label]
-        away = [mean(column) - middle for column, middle in zip(zip(*own, strict=True), centre.tolist(), strict=True)]
-        expected = [length * value for value in unit(away)]
-        torch.testing.assert_close(network.head.weight[label].tolist(), expected, rtol=1e-3, atol=1e-5)
+        means.append([mean(column) for column in zip(*own, strict=True)])
+    expected = length * imprinted(torch.tensor(means), old, base)
+    torch.testing.assert_close(network.head.weight[3:].detach(), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_session_out_of_turn_is_refused_and_changes_nothing(network):
     with pytest.raises(ProtocolError, match="numbered from 3"):
-        network.grow(new_images(4), torch.zeros(16))
+        network.grow(new_images(4), FeatureMoments(torch.zeros(16), torch.eye(16)))
     assert network.head.out_features == 3
 
 

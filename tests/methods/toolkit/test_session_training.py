@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from naive import BASE, session
+from naive import BASE, DATA, PROTOCOL, session
 from torch import nn
 from torch.nn import functional as F
 
 from fscil.data.images import ArrayPixels, Images
+from fscil.experiments.sessions import evaluation_images
 from fscil.features import FeatureCache
+from fscil.gallery import class_means
 from fscil.methods import METHODS, topic
 from fscil.methods.toolkit.session_training import SessionTrainingMethod
 from fscil.models import Backbone, CosineHead, build_backbone, last_block
@@ -65,13 +67,31 @@ def test_new_classes_take_few_base_images_before_they_are_trained(name, monkeypa
     assert before - right() < 0.05
 
 
-def test_means_that_are_not_centred_take_them_all():
+def test_means_as_they_are_take_them_all():
     """Or the test above would prove nothing."""
     torch.manual_seed(0)
     base, test = pixel_images([10] * 20, 1), pixel_images([10] * 20, 2)
-    network = on_pixels("finetune", base).network
-    network.grow(pixel_images([0] * 20 + [5] * 20, 3), centre=torch.zeros(network.backbone.feature_dim))
+    network, new = on_pixels("finetune", base).network, pixel_images([0] * 20 + [5] * 20, 3)
+    means = class_means(F.normalize(network.features(new)), torch.from_numpy(new.labels - 20), 20)
+    network.set_class_vectors(torch.cat([network.head.weight.detach(), means]))
     assert (network.scores(test).argmax(1).numpy() == test.labels).mean() < 0.05
+
+
+@pytest.mark.parametrize("name", ["finetune", "eeil", "topic", "lucir"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_base_accuracy_is_kept_when_new_classes_start_on_trained_networks(name, seed):
+    """Tiny networks, which share much between classes."""
+    settings = ("train.epochs=25", "train.lr=0.1", "model.width=4", "incremental.steps=0", f"train.seed={seed}")
+    method = trained_method(name, small_config(*settings), BASE, (2,))
+    test = evaluation_images(DATA, PROTOCOL, 0)
+
+    def right():
+        return (method.network.scores(test).argmax(1).numpy() == test.labels).mean()
+
+    before = right()
+    method.learn(session(1))
+    assert before > 0.6
+    assert right() > 0.75 * before
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -120,10 +140,12 @@ def test_rate_and_steps_are_the_methods_own_unless_given(name):
     assert (given.lr, given.steps) == (0.3, 7)
 
 
-def test_the_centre_is_saved_and_counted():
+def test_the_moments_of_base_features_are_saved_and_counted():
     method = trained_method("finetune", small_config("train.epochs=1"), BASE, (2,))
-    assert method.memory().floats == method.network.backbone.feature_dim
+    dim = method.network.backbone.feature_dim
+    assert method.memory().floats == dim + dim**2
     other = base_trained_method("finetune", small_config("train.epochs=0"), BASE)
     other.load_state(method.state())
-    assert torch.equal(other.centre, method.centre)
-    assert method.centre.abs().sum() > 0
+    assert torch.equal(other.base.mean, method.base.mean)
+    assert torch.equal(other.base.covariance, method.base.covariance)
+    assert method.base.mean.abs().sum() > 0

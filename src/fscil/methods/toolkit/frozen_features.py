@@ -13,7 +13,7 @@ from fscil.methods.base import Method
 from fscil.methods.toolkit.growing_network import check_numbers
 from fscil.models.state import load_state, of_prefix, same_state, with_prefix
 from fscil.training.base_training import TrainedNetwork
-from fscil.training.build import preprocess_of
+from fscil.training.build import evaluation_crops_of
 from fscil.training.context import Context
 
 
@@ -25,7 +25,7 @@ class FrozenFeatureMethod(Method):
     ) -> None:
         super().__init__(config, network, context, class_names)
         self.backbone = network.backbone.to(context.device)
-        self.features = FeatureCache(self.backbone, preprocess_of(config), context.device, quiet=context.quiet)
+        self.features = FeatureCache(self.backbone, evaluation_crops_of(config), context.device, quiet=context.quiet)
 
     def own_state(self) -> dict[str, Tensor]:
         """What there is beside the backbone."""

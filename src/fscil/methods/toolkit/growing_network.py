@@ -13,10 +13,11 @@ from fscil.features import FeatureCache
 from fscil.gallery import class_means
 from fscil.methods.base import Method
 from fscil.methods.toolkit.distillation import frozen
+from fscil.methods.toolkit.imprinting import FeatureMoments, imprinted
 from fscil.models import CosineHead
 from fscil.models.state import load_state, of_prefix, same_state, with_prefix
 from fscil.training.base_training import PLAIN_SCALE, TrainedNetwork
-from fscil.training.build import preprocess_of
+from fscil.training.build import evaluation_crops_of
 from fscil.training.context import Context
 
 
@@ -35,7 +36,7 @@ class GrowingNetwork:
             )
         self.recipe, self._device = recipe, context.device
         self.backbone, self.head = network.backbone.to(context.device).eval(), network.head.to(context.device)
-        self.features = FeatureCache(self.backbone, preprocess_of(recipe), context.device, quiet=context.quiet)
+        self.features = FeatureCache(self.backbone, evaluation_crops_of(recipe), context.device, quiet=context.quiet)
 
     def _new_head(self, outputs: int) -> CosineHead:
         return CosineHead(self.backbone.feature_dim, outputs).to(self._device)
@@ -58,25 +59,21 @@ class GrowingNetwork:
         copy = frozen(self.backbone, self.head)
         return lambda images: PLAIN_SCALE * copy(images)
 
-    def grow(self, new: Images, centre: Tensor) -> int:
+    def grow(self, new: Images, base: FeatureMoments) -> int:
         """An output for each new class, as `imprinted` gives it. Returns the first one's number."""
         old = self.head.weight.detach()
-        self.set_class_vectors(torch.cat([old, self.imprinted(new, centre)]))
+        self.set_class_vectors(torch.cat([old, self.imprinted(new, base)]))
         return len(old)
 
-    def imprinted(self, new: Images, centre: Tensor) -> Tensor:
-        """(new classes, d) class vectors: mean normalised feature less the (d,) centre, as long as the old ones.
-
-        Features behind a ReLU are not negative, so that any mean of them is near every image. Less the mean of the
-        base images, it has both signs, as trained class vectors do, and does not attract images of old classes.
-        """
+    def imprinted(self, new: Images, base: FeatureMoments) -> Tensor:
+        """(new classes, d) class vectors to start from, as long as the old ones. base: of base images' features."""
         old = self.head.weight.detach()
         check_numbers(new, len(old))
         labels = torch.from_numpy(new.labels - len(old))
         means = class_means(F.normalize(self.features(new)), labels, len(new.counts))
         # A cosine does not depend on the length of a class vector, but the size of a step of SGD does.
         length: Tensor = old.norm(dim=1).mean()
-        return F.normalize(means - centre).to(old.device) * length
+        return imprinted(means, old.cpu(), base).to(old.device) * length
 
     def set_class_vectors(self, vectors: Tensor) -> None:
         """(classes, d): the weights of the classifier, as many outputs as there are vectors."""

@@ -7,10 +7,10 @@ from torch import Tensor
 from fscil.data.images import Images
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
-from fscil.methods.toolkit.session_training import SessionTrainingMethod
+from fscil.methods.toolkit.session_training import ImprintingMethod
 
 
-class RehearsalMethod(SessionTrainingMethod):
+class RehearsalMethod(ImprintingMethod):
     """Keeps `incremental.exemplars` images of each class, chosen by herding right after the class was learned."""
 
     exemplars: Images = NO_IMAGES
@@ -34,7 +34,7 @@ class RehearsalMethod(SessionTrainingMethod):
         return Memory(images=len(self.exemplars), floats=super().memory().floats)
 
     def own_state(self) -> dict[str, Tensor]:
-        """centre, exemplars.*"""
+        """base.*, exemplars.*"""
         return {**super().own_state(), **to_tensors(self.exemplars)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Training small modules on features that were computed once: AdamW, cosine decay of the learning rate."""
+"""Training small modules on features that were computed once: AdamW or SGD, cosine decay of the learning rate."""
 
 import math
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from fscil.runtime.interrupts import stop_requests
 from fscil.runtime.progress import ProgressBar
 from fscil.training.context import Context
 
+WEIGHT_DECAY = 5e-4
 SESSION_STEPS = 100  # as `incremental.steps` has by default; on features they cost very little
 
 Examples = Callable[[], tuple[Tensor, Tensor]]  # called once an epoch: (n, d) features, (n,) labels
@@ -26,6 +27,7 @@ class Schedule:
     epochs: int
     batch: int
     rate: float  # at the beginning
+    momentum: float | None = None  # of SGD; none: AdamW
 
 
 def standardised(features: Tensor) -> Tensor:
@@ -48,7 +50,7 @@ def train_on_features(
     what: str,
 ) -> None:
     """Minimise the loss over mini-batches in the generator's order; the examples may differ from epoch to epoch."""
-    optimizer = torch.optim.AdamW(part.parameters(), schedule.rate, weight_decay=5e-4)
+    optimizer = _optimizer(part, schedule)
     with stop_requests() as stop, ProgressBar(what, schedule.epochs, quiet=context.quiet) as bar:
         for epoch in range(schedule.epochs):
             decay = 0.5 * (1 + math.cos(math.pi * epoch / schedule.epochs))
@@ -63,3 +65,9 @@ def train_on_features(
                 if stop.is_set():
                     raise KeyboardInterrupt
             bar.advance(1)
+
+
+def _optimizer(part: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+    if schedule.momentum is None:
+        return torch.optim.AdamW(part.parameters(), schedule.rate, weight_decay=WEIGHT_DECAY)
+    return torch.optim.SGD(part.parameters(), schedule.rate, schedule.momentum, weight_decay=WEIGHT_DECAY)

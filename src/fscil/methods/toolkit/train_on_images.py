@@ -18,11 +18,12 @@ from fscil.data.images import Images
 from fscil.errors import TrainingError
 from fscil.runtime.interrupts import stop_requests
 from fscil.runtime.progress import ProgressBar
-from fscil.training.build import views_of
+from fscil.training.build import preprocess_of, views_of
 from fscil.training.context import Context
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,) labels -> scalar
 
+WEIGHT_DECAY = 5e-4
 MAX_GRAD_NORM = 1.0  # gradients are clipped: with fixed statistics, BatchNorm does not bound the size of a step
 
 
@@ -36,13 +37,18 @@ def train_on_images(
     seed: int,
     lr: float,
     steps: int,
+    weight_decay: float = WEIGHT_DECAY,
+    augmented: bool = True,
+    count: int = 1,
 ) -> None:
-    """Minimise the loss on augmented images, one view each, with cosine decay of the learning rate.
+    """Minimise the loss on images, with cosine decay of the learning rate.
 
     recipe: of base training, whose views are those of the sessions too. seed: of the session, beside the recipe's.
+    augmented: False for images as they are in the test. count: of views, which the loss gets one after the other, all
+    of the first, then all of the second.
     """
-    views = views_of(replace(recipe, views=replace(recipe.views, count=1)))
-    optimizer = torch.optim.SGD(parameters, lr, 0.9, weight_decay=5e-4, nesterov=True)
+    views, preprocess = views_of(replace(recipe, views=replace(recipe.views, count=count))), preprocess_of(recipe)
+    optimizer = torch.optim.SGD(parameters, lr, 0.9, weight_decay=weight_decay, nesterov=True)
     random = np.random.default_rng([recipe.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     batches = _batches(random, len(images), recipe.incremental.batch)
@@ -50,11 +56,13 @@ def train_on_images(
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             chosen = next(batches)
-            pixels, sizes = images.batch(chosen)
-            view = views(torch.from_numpy(pixels).to(context.device), torch.from_numpy(sizes), generator)[0]
+            pixels, sizes = map(torch.from_numpy, images.batch(chosen))
+            pixels = pixels.to(context.device)
+            view = views(pixels, sizes, generator).flatten(0, 1) if augmented else preprocess(pixels, sizes)
             view = view.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad(set_to_none=True)
-            value = loss(view, torch.from_numpy(images.labels[chosen]).to(context.device))
+            labels = torch.from_numpy(images.labels[chosen]).to(context.device)
+            value = loss(view, labels.repeat(len(view) // len(labels)))
             value.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
             optimizer.step()

@@ -1,0 +1,20 @@
+"""Contrast between the images of a batch: vectors of one class, or of one image, against all others."""
+
+import torch
+from torch import Tensor
+
+
+def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Supervised contrastive loss (Khosla et al., NeurIPS 2020) of (n, d) unit vectors with (n,) labels.
+
+    The mean over all that have another of their label, and over those others p, of -log of the share that exp(z p / T)
+    has in the sum over all vectors but z itself. With the number of its image as the label of each view it is the
+    self-supervised loss of SimCLR (Chen et al., ICML 2020).
+    """
+    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    cosines = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf)
+    log_share = (cosines - cosines.logsumexp(1, keepdim=True)).masked_fill(itself, 0)
+    positive = (labels[:, None] == labels) & ~itself
+    counts = positive.sum(1)
+    each = -(log_share * positive).sum(1) / counts.clamp_min(1)
+    return each[counts > 0].mean() if bool((counts > 0).any()) else each.sum() * 0
