@@ -12,13 +12,15 @@ from fscil import data
 from fscil.config import load_recipe
 from fscil.data.word_vectors import class_vectors
 from fscil.errors import ConfigError, StoreError
+from fscil.experiments.base_networks import base_key
 from fscil.experiments.cells import Cell
-from fscil.experiments.grid import Grid, base_key
+from fscil.experiments.grid import Grid
+from fscil.experiments.provenance import read_results
 from fscil.experiments.run import evaluate
 from fscil.experiments.studies import ablation, comparison, default_methods, margin_and_scale
 from fscil.methods import METHODS, Alice
 from fscil.runtime import progress
-from fscil.runtime.files import load_tensors, save_tensors
+from fscil.runtime.files import load_tensors
 from fscil.training.base_training import plain_recipe
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
@@ -52,7 +54,7 @@ def register():
 
 
 def results(out, name):
-    return json.loads((out / "cells" / name / "results.json").read_text())
+    return read_results(out / "cells" / name)
 
 
 def write_vectors(path, seed):
@@ -73,8 +75,9 @@ def test_a_cell_gives_what_train_and_evaluate_give(tmp_path, photos):
     assert call("train", "folder", "--data", photos, "--out", tmp_path / "run", "--quiet", *sets(*QUICK)) == 0
     expected = evaluate(Run.open(tmp_path / "run"), photos, CPU, (2, 1), draws=2)
     found = results(tmp_path / "out", "alice-seed0")
-    walks = [{key: walk[key] for key in ("shots", "draw", "sessions", "pd", "memory")} for walk in found["walks"]]
-    assert walks == expected["walks"]
+    kept = ("shots", "draw", "sessions", "pd", "memory")
+    walks, same = ([{key: walk[key] for key in kept} for walk in one["walks"]] for one in (found, expected))
+    assert walks == same
 
 
 def test_methods_with_the_same_base_network_share_it(tmp_path, photos):
@@ -109,13 +112,16 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
 
 def test_the_keys_of_networks_trained_before_stay():
     """Folders of earlier versions hold networks under these names."""
-    config = load_recipe("cifar100")
+    config = load_recipe("cifar100", ["model.initialisation=kaiming"])  # the only one there was
     plain = plain_recipe(config)
     before = replace(plain, views=replace(config.views, count=1))  # as it was without padded crops
     assert (base_key(config), base_key(before)) == ("ec854aafe4db", "66f9829c1c27")
     assert base_key(plain) != base_key(before)
     no_relu = replace(plain, model=replace(plain.model, last_relu=False))
     assert base_key(no_relu) != base_key(plain)
+    assert [base_key(load_recipe(name)) for name in ("glyphs", "cifar100_cpu")] == ["b6130f360105", "6898b3d92fbe"]
+    for other in ("model.initialisation=torch", "train.precision=bf16"):
+        assert base_key(load_recipe("glyphs", [other])) != base_key(load_recipe("glyphs"))
 
 
 def test_what_is_done_is_not_done_again(tmp_path, photos):
@@ -252,10 +258,9 @@ def test_folders_of_earlier_versions_are_gone_on_with(tmp_path, photos):
     grid(tmp_path / "out", photos, cells).run("bench", (2,), [0])
     cell = tmp_path / "out/cells/semantic-kd-seed0"
     (cell / "word_vectors.sha256").unlink()
-    (fitted,) = cell.glob("fitted-*")
-    save_tensors(fitted, load_tensors(fitted)[0], {"method": "semantic_kd"})
     old = results(tmp_path / "out", "semantic-kd-seed0")
-    del old["walks"][0]["command"]
+    del old["walks"][0]["command"], old["data_fingerprint"]
+    (cell / "provenance.json").unlink()
     (cell / "results.json").write_text(json.dumps(old))
     described = json.loads((tmp_path / "out/grid.json").read_text())
     del described["data"]
@@ -311,10 +316,10 @@ def test_the_seconds_of_fitting_outlast_a_stop(tmp_path, photos, monkeypatch):
     monkeypatch.setattr(Alice, "learn", stop)
     with pytest.raises(KeyboardInterrupt):
         grid(tmp_path, photos, cells).run("bench", (2,), [0])
-    (fitted,) = (tmp_path / "cells/alice-seed0").glob("fitted-*")
-    tensors, about = load_tensors(fitted)
-    assert about["seconds"] >= 0
-    save_tensors(fitted, tensors, {**about, "seconds": 1234.5})
+    path = tmp_path / "cells/alice-seed0/provenance.json"
+    about = json.loads(path.read_text())
+    assert about["fit_seconds"] >= 0
+    path.write_text(json.dumps({**about, "fit_seconds": 1234.5}))
     monkeypatch.setattr(Alice, "learn", learn)
     assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
     assert results(tmp_path, "alice-seed0")["fit_seconds"] == 1234.5

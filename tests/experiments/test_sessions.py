@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fscil.data.images import Dataset
-from fscil.errors import DataError
+from fscil.errors import DataError, TrainingError
 from fscil.experiments import sessions
 from fscil.methods import Memory, Method
 from fscil.openset import SCORES, Evidence
@@ -243,3 +243,14 @@ def test_unknown_images_change_no_other_figure(dataset):
 def test_classes_in_no_session_are_not_unknown(dataset):
     some = Protocol(6, 2, 1, order=ORDER[:8])
     assert sorted(sessions.future_images(dataset, some, 0).rows.tolist()) == rows_of(dataset.test, ORDER[6:8])
+
+
+def test_scores_that_are_no_numbers_are_an_error():
+    """The largest of them would be any class."""
+
+    class Diverged(Witness):
+        def scores(self, images):
+            return super().scores(images) * float("nan")
+
+    with pytest.raises(TrainingError, match=r"NaN after session 0.*train\.lr"):
+        list(sessions.walk(Diverged(), tiny_dataset(), PROTOCOL))

@@ -1,5 +1,6 @@
 """What a report says is what the results say: figures recomputed by hand, the paper's rows and the differences."""
 
+import csv
 import re
 import statistics
 from xml.etree import ElementTree
@@ -10,14 +11,15 @@ from scipy import stats
 
 from fscil.config import load_recipe, to_toml
 from fscil.errors import StoreError
-from fscil.experiments.published import paper_ablation, paper_results
+from fscil.experiments.published import later_results, paper_ablation, paper_results
 from fscil.experiments.results import departures_from_paper
 from fscil.experiments.studies import ablation, margin_and_scale
+from fscil.methods import METHODS
 from fscil.report import write_report
 from fscil.report.collect import read_grid
-from fscil.report.figures import COLOURS, HIGHLIGHT
+from fscil.report.figures import COLOURS, HIGHLIGHT, class_colours
 from fscil.report.provenance import cross_entropy, departure_list, provenance
-from fscil.runtime.files import read_json, write_json, write_text
+from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json, write_text
 from fscil.training.base_training import plain_recipe
 from grids import ABLATION, SWEEPS, accuracy, write_grid
 
@@ -26,7 +28,7 @@ def rows_of(markdown, heading):
     """The cells of the table below a heading, line by line."""
     part = markdown.split(f"## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("| ")][2:]
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return [[cell.strip().strip("*") for cell in line.strip("| ").split(" | ")] for line in lines]
 
 
 def change(folder, cell, how):
@@ -123,6 +125,24 @@ def test_the_papers_rows_stand_below_ours_with_the_difference(bench):
         "CEC, as reported in the paper",
         "CEC, rerun by the paper's authors",
     ]
+
+
+def test_later_systems_are_shown_with_their_sources(bench):
+    rows = rows_of((bench / "report.md").read_text(), "Systems after the paper, 5-shot, last session")
+    assert ["FACT", "its own paper", "52.1", "-"] in rows
+    assert ["FACT", "cited in later work", "52.3", "-"] in rows
+    assert ["OrCo", "cited in later work", "52.2", "49.6"] in rows
+    assert len(rows) == len(later_results("cifar100"))
+
+
+def test_the_last_of_published_sessions_is_the_published_number():
+    for data, count in (("cifar100", 9), ("mini_imagenet", 9), ("cub200", 11)):
+        rows = later_results(data)
+        assert len({(row["label"], row["source"]) for row in rows}) == len(rows)
+        assert {row["method"] for row in rows} - {""} <= set(METHODS)
+        for row in rows:
+            assert row.get("sessions", [row["average"]])[-1] == row["average"]
+            assert len(row.get("sessions", [0] * count)) == count
 
 
 def test_rows_come_in_the_papers_order(bench):
@@ -264,7 +284,7 @@ def test_a_seed_that_did_not_train_is_said_in_words(tmp_path):
     note = '"ALICE": 1 of 3 seeds did not train; the row is of the others.'
     for heading in ("Class-wise average accuracy, 5-shot", "Harmonic accuracy, 5-shot"):
         assert note in text.split(f"## {heading}\n")[1].split("\n## ")[0]
-    assert text.count("did not train") == 2
+    assert text.count("did not train") == 2  # in the two tables of accuracies
     row = next(cells for cells in rows_of(text, "Class-wise average accuracy, 5-shot") if cells[0] == "ALICE")
     means = [statistics.mean(100 * accuracy(0, seed, 5, draw, 0) for draw in (0, 1)) for seed in (0, 2)]
     half = stats.t.ppf(0.975, 1) * statistics.stdev(means) / 2**0.5
@@ -374,6 +394,18 @@ def test_a_comparison_shows_each_base_network_once(tmp_path, others):
     assert re.findall(r"!\[Features of the base classes: (.*)\]", text) == ["cross-entropy (all but ALICE)", "ALICE"]
 
 
+def test_an_objective_is_not_called_cross_entropy(tmp_path):
+    write_grid(tmp_path, labels=("ncm", "closer"), shots=(5,), draws=(0,))
+    recipe = load_recipe("cifar100")
+    trained(tmp_path, "base0", plain_recipe(recipe))
+    trained(tmp_path, "base1", METHODS["closer"].base_recipe(recipe))
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    titles = ["cross-entropy (cross-entropy + nearest mean)", "CLOSER"]
+    assert re.findall(r"!\[Features of the base classes: (.*)\]", text) == titles
+    assert 'Base training by cross-entropy in "cross-entropy + nearest mean": cosine head' in text
+
+
 def test_the_tables_say_which_cross_entropy(reported):
     text = (reported["ablation"][0] / "report.md").read_text()
     note = (
@@ -409,7 +441,8 @@ def test_colours_are_seen_on_white(reported):
     assert contrast("#000000") == pytest.approx(21)
     assert min(map(contrast, COLOURS)) > 2.2
     for drawing in (reported["bench"][0] / "figures").glob("features-*.svg"):
-        colours = set(re.findall(r"fill: (#[0-9a-f]{6})", drawing.read_text().partition('id="text_1"')[2]))
+        colours = set(re.findall(r"fill: (#[0-9a-f]{6})", drawing.read_text().partition("PathCollection")[2]))
+        colours -= {"#ffffff"}  # the edge of letters
         assert len(colours) > 50
         assert min(map(contrast, colours)) > 3
 
@@ -495,3 +528,135 @@ def test_the_same_results_give_the_same_page(tmp_path):
     first = (tmp_path / "report.html").read_bytes()
     write_report(tmp_path)
     assert (tmp_path / "report.html").read_bytes() == first
+
+
+# Summary
+
+
+def perturbed(folder, cell, by):
+    """The harmonic accuracy of the last session of each draw, changed by these numbers."""
+
+    def how(found):
+        for walk, one in zip(found["walks"], by, strict=True):
+            walk["sessions"][-1]["harmonic"] += one
+
+    change(folder, cell, how)
+
+
+def test_differences_are_paired_by_draw(tmp_path):
+    """What a draw does to both rows cancels; an interval of unpaired values would be much wider."""
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,), draws=(0, 1, 2))
+    for cell in ("0-seed0", "1-seed0"):
+        perturbed(tmp_path, cell, (0.1, -0.1, 0.2))
+    perturbed(tmp_path, "1-seed0", (0.03, 0.04, 0.05))
+    results = read_grid(tmp_path)
+    mine, alice = results.rows
+    assert results.reference is alice
+    pairs = [
+        100 * (one["sessions"][-1]["harmonic"] - other["sessions"][-1]["harmonic"])
+        for one, other in zip(mine.results[0]["walks"], alice.results[0]["walks"], strict=True)
+    ]
+    found = mine.difference(alice, 5, "harmonic")
+    assert found.mean == pytest.approx(statistics.mean(pairs))
+    assert found.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(pairs) / 3**0.5)
+    write_report(tmp_path)
+    rows = {cells[0]: cells for cells in rows_of((tmp_path / "report.md").read_text(), "Summary")}
+    assert rows["CEC"][-2:] == [f"{found.mean:+.1f} ±{found.interval:.1f}", "better"]
+    assert rows["ALICE"][-2:] == ["-", "-"]
+
+
+def test_differences_over_seeds_are_of_the_means_over_draws(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,), seeds=(0, 1, 2))
+    perturbed(tmp_path, "1-seed2", (0.05, 0.01))
+    mine, alice = read_grid(tmp_path).rows
+    means = []
+    for one, other in zip(mine.results, alice.results, strict=True):
+        last = [[walk["sessions"][-1]["harmonic"] for walk in result["walks"]] for result in (one, other)]
+        means.append(100 * (statistics.mean(last[0]) - statistics.mean(last[1])))
+    found = mine.difference(alice, 5, "harmonic")
+    assert found.mean == pytest.approx(statistics.mean(means))
+    assert found.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(means) / 3**0.5)
+
+
+def test_a_difference_within_its_interval_shows_nothing(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec", "topic"), shots=(5,), draws=(0, 1))
+    perturbed(tmp_path, "1-seed0", (0.2, -0.2))
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    rows = {cells[0]: cells for cells in rows_of(text, "Summary")}
+    assert rows["CEC"][-1] == "nothing"
+    assert rows["TOPIC"][-1] == "worse"
+    assert "draws of the few images of one training seed, not over seeds" in text
+
+
+def test_the_best_of_a_column_is_bold(bench):
+    text = (bench / "report.md").read_text()
+    part = text.split("## Harmonic accuracy, 1-shot\n")[1].split("\n## ")[0]
+    bold = [line for line in part.splitlines() if "**" in line]
+    assert [line.split(" | ")[0].strip("| ") for line in bold] == ["ALICE"]  # row 0 of the made-up numbers
+    assert bold[0].count("**") == 2 * 8
+    best = re.findall(r'<th scope="row">([^<]*)</th><td><b>', (bench / "report.html").read_text())
+    assert set(best) == {"ALICE"}
+
+
+def test_tables_as_latex_and_csv(tmp_path):
+    write_grid(tmp_path, labels=("alice", "100%_sure & {more}"), shots=(5,))
+    _, written = write_report(tmp_path, latex=True, csv=True)
+    names = {path.name for path in written if path.parent.name == "tables"}
+    assert {"summary.tex", "summary.csv", "harmonic-accuracy-5-shot.tex", "harmonic-accuracy-5-shot.csv"} <= names
+    latex = (tmp_path / "tables" / "harmonic-accuracy-5-shot.tex").read_text()
+    assert r"100\%\_sure \& \{more\} & " in latex
+    assert latex.count(r"\textbf{") == 8
+    assert r" $\pm$" in latex
+    assert len({line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}) == 1
+    with (tmp_path / "tables" / "harmonic-accuracy-5-shot.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = read_grid(tmp_path).rows[0].accuracy(5, 8, "harmonic")
+    assert float(rows[0]["8"]) == pytest.approx(found.mean, abs=0.051)
+    assert float(rows[0]["8 ±"]) == pytest.approx(found.interval, abs=0.051)
+
+
+def test_without_being_asked_no_tables_are_written(bench):
+    assert not (bench / "tables").exists()
+
+
+def test_a_network_at_chance_is_said_not_to_have_learned(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,))
+    change(tmp_path, "1-seed0", at_chance)
+    summary, _ = write_report(tmp_path)
+    note = '"CEC" did not learn: session 0 is at chance.'
+    assert note in summary
+    assert note in (tmp_path / "report.md").read_text()
+    assert '"ALICE" did not learn' not in summary
+
+
+def test_a_training_that_made_a_pretrained_network_worse_is_said(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,))
+    before = accuracy(1, 0, 5, 0, 0) + 0.123
+    change(tmp_path, "0-seed0", lambda found: found.update(untouched=0.1))
+    change(tmp_path, "1-seed0", lambda found: found.update(untouched=before))
+    summary, _ = write_report(tmp_path)
+    assert '"CEC": training made session 0 worse by 12.3 points than the pretrained network' in summary
+    assert '"ALICE": training made' not in summary
+
+
+def test_chance_is_one_over_the_classes_seen(bench):
+    assert read_grid(bench).chance(5) == pytest.approx({number: 100 / (60 + 5 * number) for number in range(9)})
+    assert ">chance<" in (bench / "figures" / "sessions-5.svg").read_text()
+
+
+def test_features_carry_the_names_of_classes(tmp_path):
+    write_grid(tmp_path, labels=("alice",), shots=(5,), draws=(0,))
+    path = tmp_path / "base" / "base0" / "sample.safetensors"
+    tensors, _ = load_tensors(path)
+    save_tensors(path, tensors, {"classes": [f"animal {number}" for number in range(60)]})
+    write_report(tmp_path)
+    drawing = (tmp_path / "figures" / "features-1.svg").read_text()
+    assert all(f">animal {number}<" in drawing for number in range(60))
+
+
+def test_neighbouring_class_colours_can_be_told_apart():
+    colours = class_colours(60)
+    assert len(set(colours)) == 60
+    parts = np.array([[int(one[place : place + 2], 16) for place in (1, 3, 5)] for one in colours])
+    assert np.linalg.norm(np.diff(parts, axis=0), axis=1).min() > 60

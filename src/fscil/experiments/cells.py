@@ -15,6 +15,9 @@ from fscil.runtime.files import digest_of_file, write_text
 
 KNOWN_DATA = (*DATA_NAMES, "glyphs")  # always the same images
 
+# Settings in which the results of one cell may differ: what they decide is written beside each walk, or nowhere.
+FREE_SETTINGS = ("about", "protocol.shots", "protocol.draw", "train.checkpoint_minutes", "data.word_vectors")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -39,8 +42,7 @@ def require_same_settings(cell: Cell, folder: Path) -> None:
         write_text(path, to_toml(cell.config))
         write_text(words, digest) if digest else words.unlink(missing_ok=True)
         return
-    free = ("about", "protocol.shots", "protocol.draw", "train.checkpoint_minutes", "data.word_vectors")
-    if other := difference(cell.config, load_recipe(path), free):
+    if other := difference(cell.config, load_recipe(path), FREE_SETTINGS):
         raise ConfigError(f"{folder} holds results of other settings: {other}. Give the same, or another --out.")
     if digest and words.exists() and words.read_text(encoding="utf-8") != digest:
         raise ConfigError(

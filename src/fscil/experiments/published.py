@@ -1,4 +1,4 @@
-"""The paper's published numbers, from paper.toml: its tables and its ablation, in percent."""
+"""Published numbers, from paper.toml, in percent: the paper's tables and its ablation, and systems after it."""
 
 import tomllib
 from importlib import resources
@@ -6,6 +6,7 @@ from typing import Any
 
 DATA_NAMES = {"cifar100": "CIFAR100", "mini_imagenet": "miniImageNet", "cub200": "CUB200"}  # with recipes of the paper
 ABLATION_SETTING = ("cifar100", 5)  # data and shots of the paper's ablation
+LATER_SHOTS = 5  # of the numbers of later systems
 
 
 def paper_results() -> list[dict[str, Any]]:
@@ -17,6 +18,13 @@ def paper_results() -> list[dict[str, Any]]:
 def paper_rows(data: str, shots: int, method: str) -> list[dict[str, Any]]:
     """The paper's rows on one method in one setting; several where it was reported and rerun, often none."""
     return [row for row in paper_results() if (row["data"], row["shots"], row["method"]) == (data, shots, method)]
+
+
+def later_results(data: str) -> list[dict[str, Any]]:
+    """Published numbers of systems after the paper, last session, 5-shot: data, method, label, source, average and, for
+    some, harmonic and sessions. A system has a row for each source.
+    """
+    return [row for row in _content()["later"] if row["data"] == data]
 
 
 def paper_ablation() -> dict[str, dict[str, Any]]:

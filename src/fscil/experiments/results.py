@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fscil import __version__
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import Dataset
 from fscil.experiments.published import DATA_NAMES
@@ -21,21 +22,21 @@ from fscil.protocol import Protocol
 from fscil.runtime.files import save_tensors, write_text
 from fscil.runtime.text import csv_text
 from fscil.training.build import backbone_of, base_images
-from fscil.training.run_folder import Run, machine
 
 NOT_DECISIVE = (  # settings that make no result differ from the paper's
     *("about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "data.test_share", "data.word_vectors"),
 )
 
 
-def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run) -> dict[str, Any]:
-    """How results were produced, for their readers. run: where the base network was trained."""
+def result_header(config: Config, dataset: Dataset, protocol: Protocol, fingerprint: str) -> dict[str, Any]:
+    """All that decides the figures. fingerprint: of the data, by content. What differs from run to run is not in it."""
     base, method = base_images(dataset, protocol), METHODS[config.method]
     return {
         "schema": 1,
         "data": config.data.name,
+        "data_fingerprint": fingerprint,
         "images": {"base training": len(base), "test": len(dataset.test)},
-        "protocol": {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions},
+        "protocol": protocol_record(protocol),
         "method": config.method,
         "shown": shown_as(config.method),
         "prototypes": config.test.prototypes,
@@ -44,12 +45,19 @@ def result_header(config: Config, dataset: Dataset, protocol: Protocol, run: Run
         "training": {
             "epochs": config.train.epochs,
             "seed": config.train.seed,
-            "seconds": run.about().get("seconds"),
             "images_seen": round(method.images_seen(config, base, protocol)),
         },
         "departures": departures_from_paper(config),
-        "machine": machine(),
+        "settings": flatten(config),
+        "classes": [dataset.class_names[label] for label in protocol.seen(protocol.sessions)],
+        "versions": {"fscil": __version__, "torch": torch.__version__, "numpy": np.__version__},
     }
+
+
+def protocol_record(protocol: Protocol) -> dict[str, Any]:
+    """The sessions, as JSON; ways only where they differ. Classes are in the order of their arrival elsewhere."""
+    even = {"base_classes": protocol.base_classes, "way": protocol.way, "sessions": protocol.sessions}
+    return {**even, "ways": list(protocol.ways)} if protocol.ways else even
 
 
 def shown_as(name: str) -> dict[str, Any]:

@@ -1,47 +1,71 @@
 """From a recipe to a run folder: load images, train on the base classes, evaluate every session, write the results."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from fscil.config import Config
+from fscil.config import Config, difference, flatten, override
 from fscil.data import DATASETS, Dataset, Images
-from fscil.errors import FscilError, ProtocolError
+from fscil.errors import ConfigError, FscilError, ProtocolError
+from fscil.experiments.base_networks import base_key
+from fscil.experiments.feature_files import KeptFeatures, keep_features
+from fscil.experiments.provenance import PROVENANCE, RESULTS, Provenance, data_fingerprint, read_results
 from fscil.experiments.results import result_header, save_predictions, walk_record
 from fscil.experiments.sessions import evaluation_images, walk_all
+from fscil.experiments.untouched import untouched_accuracy
 from fscil.losses import LOSSES
 from fscil.methods import METHODS
+from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.models import parameter_count
 from fscil.protocol import Draw, Protocol
+from fscil.runtime import torchrun
+from fscil.runtime.distributed import in_turns, together, world_size
 from fscil.runtime.files import write_json
 from fscil.runtime.text import duration
-from fscil.training.base_training import BaseNetwork, base_step, load_base_network, new_base_network, train_base_network
-from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
+from fscil.training.base_network import OBJECTIVES, BaseNetwork, passes_per_image
+from fscil.training.base_training import load_base_network, new_base_network, recipe_step, train_base_network
+from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of, require_whole_test_images
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
+from fscil.training.optimizers import OPTIMIZERS
 from fscil.training.run_folder import Run
 
+NOT_OF_THE_NETWORK = ("about", "method", "data.word_vectors", "train.checkpoint_minutes")
 LONG_TRAINING = 6 * 3600.0  # seconds on a CPU beyond which a shorter way is suggested
 
 
-def train(config: Config, run: Run, root: Path | None, context: Context, say: Callable[[str], None]) -> None:
-    """Base training into a run folder, from its checkpoint where it has one."""
-    with run.locked():
+def train(config: Config, run: Run | None, root: Path | None, context: Context, say: Callable[[str], None]) -> None:
+    """Base training into a run folder, from its checkpoint where it has one.
+
+    run: None in all processes of a torchrun job but the first, which alone reads and writes the folder.
+    """
+    with ExitStack() as stack:
+        with together():
+            if run:
+                stack.enter_context(run.locked())
         try:
-            recipe = installed_base_recipe(config)
-            backbone = backbone_of(recipe)  # before the data: its weights may be missing
-            dataset = dataset_of(config, root, context.quiet)
-            protocol = protocol_of(config, dataset)
-            require_enough_images(dataset, protocol, config.protocol.shots)
-            run.replace_config(with_sessions_resolved(config, dataset, protocol))
-            base = base_images(dataset, protocol)
-            network = new_base_network(recipe, protocol.base_classes, context, backbone)
+            with together():
+                recipe = installed_base_recipe(config)
+                backbone = backbone_of(recipe)  # before the data: its weights may be missing
+            dataset = in_turns(lambda: dataset_of(config, root, context.quiet))
+            with together():
+                protocol = protocol_of(config, dataset)
+                require_enough_images(dataset, protocol, config.protocol.shots)
+                require_whole_test_images(recipe, dataset.train)
+                if run:
+                    run.replace_config(with_sessions_resolved(config, dataset, protocol))
+                base = base_images(dataset, protocol)
+                network = new_base_network(recipe, protocol.base_classes, context, backbone)
             say(describe_training(recipe, network, base, dataset, protocol, context))
         except FscilError:
-            run.discard_unbegun()
+            if run:
+                run.discard_unbegun()
             raise
         train_base_network(recipe, base, context, run, network)
 
@@ -51,7 +75,36 @@ def installed_base_recipe(config: Config) -> Config:
     recipe = METHODS[config.method].base_recipe(config)
     DATASETS[recipe.data.name]
     LOSSES[recipe.loss.kind]
+    OPTIMIZERS[recipe.train.optimizer]
+    if recipe.train.objective and not OBJECTIVES[recipe.train.objective].divisible and world_size() > 1:
+        raise ConfigError(
+            f'train.objective = "{recipe.train.objective}" does not divide its batches among processes: start fscil '
+            f"without torchrun, or see docs/extending.md how an objective does."
+        )
     return recipe
+
+
+def changed_config(run: Run, changes: Sequence[str]) -> Config:
+    """The run's settings with these changed. Those that decide its network must stay: it is not trained again."""
+    before = run.config()
+    config = override(before, changes)
+    ours, theirs = (METHODS[one.method].base_recipe(one) for one in (config, before))
+    if base_key(ours) != base_key(theirs):
+        raise ConfigError(
+            f"{run.folder}: its network was trained otherwise than this evaluation needs: "
+            f"{difference(ours, theirs, NOT_OF_THE_NETWORK)}. Train one with: fscil train {run.folder}/config.toml "
+            f"{' '.join(f'--set {change}' for change in changes)} --out …"
+        )
+    return config
+
+
+def evaluation_folder(run: Run, changes: Sequence[str]) -> Path:
+    """Of results under changed settings: RUN/evaluate-METHOD, and a few letters for changes of other settings."""
+    before, config = run.config(), changed_config(run, changes)
+    ours, theirs = flatten(config), flatten(before)
+    others = {key: value for key, value in ours.items() if value != theirs[key] and key != "method"}
+    letters = hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:6] if others else ""
+    return run.folder / "-".join(filter(None, ["evaluate", config.method, letters]))
 
 
 def evaluate(
@@ -62,34 +115,50 @@ def evaluate(
     draws: int = 0,
     prototypes: Literal["balanced", "all"] | None = None,
     openset: bool = False,
+    changes: Sequence[str] = (),
+    out: Path | None = None,
 ) -> dict[str, Any]:
     """All sessions for each number of shots, under the recipe's draw or `draws` seeded ones; returns the results.
 
-    openset: also how well the classes seen so far are separated from those of later sessions.
+    openset: also how well the classes seen so far are separated from those of later sessions. changes: settings
+    ("key=value") to evaluate instead of the run's, such as another method, on the run's network. out: the folder of
+    the results; the run's own by default.
     """
-    config = run.config()
-    if prototypes:
-        config = replace(config, test=replace(config.test, prototypes=prototypes))
-    shots = tuple(dict.fromkeys(shots or config.protocol.shots))
-    with run.locked():
-        run.require_finished()
-        dataset = dataset_of(config, root, context.quiet)
-        protocol = protocol_of(config, dataset)
-        require_enough_images(dataset, protocol, shots)
-        names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]
-        kind = METHODS[config.method]
-        network = load_base_network(kind.base_recipe(config), run, context)
-        method = kind(config, network, context, names)
+    with ExitStack() as stack:
+        with together():
+            if torchrun.is_main():
+                stack.enter_context(run.locked())
+            config = changed_config(run, changes)
+            if prototypes:
+                config = replace(config, test=replace(config.test, prototypes=prototypes))
+            shots = tuple(dict.fromkeys(shots or config.protocol.shots))
+            run.require_finished()
+        dataset = in_turns(lambda: dataset_of(config, root, context.quiet))
+        with together():
+            protocol = protocol_of(config, dataset)
+            require_enough_images(dataset, protocol, shots)
+            names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]
+            kind = METHODS[config.method]
+            network = load_base_network(kind.base_recipe(config), run, context)
+            method = kind(config, network, context, names)
+            fingerprint = data_fingerprint(dataset)
+        if isinstance(method, FrozenFeatureMethod):
+            keep_features(KeptFeatures(run, config, fingerprint, method.features), dataset, protocol)
         method.fit_base(base_images(dataset, protocol), shots)
         chosen: list[Draw] = list(range(draws)) if draws else [config.protocol.draw]
         walks = list(walk_all(method, dataset, protocol, shots, chosen, openset))
-        results = {
-            **result_header(config, dataset, protocol, run),
-            "walks": [walk_record(walk) for walk in walks],
-        }
-        write_json(run.folder / "results.json", results)
-        save_predictions(run.folder, walks, names)
-    return results
+        header = result_header(config, dataset, protocol, fingerprint)
+        header["untouched"] = untouched_accuracy(kind.base_recipe(config), dataset, protocol, context)
+        results = {**header, "walks": [walk_record(walk) for walk in walks]}
+        if not torchrun.is_main():
+            return results
+        folder = out or run.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PROVENANCE).unlink(missing_ok=True)  # of an earlier evaluation
+        Provenance(folder).note(training={"seconds": run.about().get("seconds")})
+        write_json(folder / RESULTS, results)
+        save_predictions(folder, walks, names)
+    return read_results(folder)
 
 
 def with_sessions_resolved(config: Config, dataset: Dataset, protocol: Protocol) -> Config:
@@ -114,7 +183,7 @@ def _is_unicode(name: str) -> bool:
 def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[int]) -> None:
     """Raise before any training, not after it, where a class has too few images for its session."""
     evaluation_images(dataset, protocol, protocol.sessions)
-    needed = [1] * protocol.base_classes + [max(shots)] * (protocol.way * protocol.sessions)
+    needed = [1] * protocol.base_classes + [max(shots)] * (protocol.classes - protocol.base_classes)
     counts = [dataset.train.counts.get(label, 0) for label in protocol.seen(protocol.sessions)]
     short = [place for place, need in enumerate(needed) if counts[place] < need]
     if short:
@@ -126,20 +195,32 @@ def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[
         )
 
 
+def estimate_training(
+    recipe: Config, base: Images, protocol: Protocol, context: Context, network: BaseNetwork | None = None
+) -> float:
+    """Seconds that base training will take on this machine, by timing a few steps. network: where it exists already."""
+    network = network or new_base_network(recipe, protocol.base_classes, context)
+    step = recipe_step(recipe, network, protocol.base_classes)
+    return Trainer(recipe.train, context).estimate(network, base, step)
+
+
 def describe_training(
     recipe: Config, network: BaseNetwork, base: Images, dataset: Dataset, protocol: Protocol, context: Context
 ) -> str:
     """What training will do, and an estimate of how long it takes on this machine."""
     trainer = Trainer(recipe.train, context)
-    seconds = trainer.estimate(network, base, base_step(recipe, network, protocol.base_classes))
-    mixing = f", {recipe.mixing.repeats} mixtures each" if recipe.mixing.repeats else ""
+    seconds = estimate_training(recipe, base, protocol, context, network)
+    if recipe.train.objective:
+        views = f"each passes a network {passes_per_image(recipe):g} times ({recipe.train.objective})"
+    else:
+        mixing = f", {recipe.mixing.repeats} mixtures each" if recipe.mixing.repeats else ""
+        views = f"{recipe.views.count} views{mixing}"
     lines = [
         f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
-        f"sessions of {protocol.way} classes{_left_out(dataset, protocol)}",
+        f"sessions of {'/'.join(map(str, protocol.ways or [protocol.way]))} classes{_left_out(dataset, protocol)}",
         f"{recipe.model.backbone}: {parameter_count(network.backbone):,} parameters in the backbone, "
         f"{parameter_count(network) - parameter_count(network.backbone):,} in the heads",
-        f"{recipe.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {recipe.train.batch} images, "
-        f"{recipe.views.count} views{mixing}",
+        f"{recipe.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {recipe.train.batch} images, {views}",
         f"time on this machine ({context.device.type}, {torch.get_num_threads()} threads): about {duration(seconds)}",
     ]
     if seconds > LONG_TRAINING and context.device.type == "cpu":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fscil.data.images import Dataset, Images
-from fscil.errors import DataError
+from fscil.errors import DataError, TrainingError
 from fscil.methods.base import Memory, Method
 from fscil.metrics import OpenSet, Scores, open_set, session_scores
 from fscil.openset import SCORES, Evidence
@@ -76,6 +76,11 @@ def walk(
 
 def _evaluate(method: Method, test: Images, future: Images | None, protocol: Protocol, session: int) -> SessionResult:
     class_scores = method.scores(test)
+    if class_scores.isnan().any():  # whose largest would be any class
+        raise TrainingError(
+            f"the method's scores are NaN after session {session}: its network diverged. Train with a lower train.lr, "
+            f"or in sessions with a lower incremental.lr."
+        )
     predicted = class_scores.argmax(1).numpy()
     alternatives = {
         name: session_scores(scores.argmax(1).numpy(), test.labels, protocol.base_classes)

@@ -1,12 +1,14 @@
-"""The parts of a report: tables, as Markdown, HTML or for a terminal, and figures, as Markdown or HTML."""
+"""The parts of a report: tables, as Markdown, HTML, LaTeX, CSV or for a terminal, and figures, as Markdown or HTML."""
 
+import csv
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fscil.runtime.text import printable
+from fscil.runtime.text import csv_text, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 RowKind: TypeAlias = Literal["heading", "ours", "paper", "difference"]
 LONG = ' class="long"'
 FIRST_COLUMN = 17  # least width on a terminal
+LATEX_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"},
+}
 
 
 @dataclass(frozen=True)
@@ -25,13 +31,15 @@ class Table:
     rows: Sequence[tuple[RowKind, Sequence[str]]]
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()  # a numbered list below the table
+    best: frozenset[tuple[int, int]] = frozenset()  # row and column of the cells that are set in bold
 
     def markdown(self, level: int = 2) -> str:
         """level: of the title."""
         width = len(self.header)
         lines = [f"{'#' * level} {self.title}", "", _line(self.header), _line(["---", *["---:"] * (width - 1)])]
-        for kind, cells in self.rows:
-            lines.append(_line([f"*{cells[0]}*", *[""] * (width - 1)] if kind == "heading" else cells))
+        for number, (kind, cells) in enumerate(self.rows):
+            bold = [f"**{cell}**" if (number, place) in self.best else cell for place, cell in enumerate(cells)]
+            lines.append(_line([f"*{cells[0]}*", *[""] * (width - 1)] if kind == "heading" else bold))
         lines += ["", "  \n".join(self.notes)] if self.notes else []
         if self.commands:
             lines += ["", *(f"{number}. `{command}`" for number, command in enumerate(self.commands, 1))]
@@ -39,7 +47,7 @@ class Table:
 
     def html(self) -> str:
         head = "".join(f'<th scope="col"{LONG * (len(cell) > 20)}>{escape(cell)}</th>' for cell in self.header)
-        body = "".join(self._html_row(kind, cells) for kind, cells in self.rows)
+        body = "".join(self._html_row(number, kind, cells) for number, (kind, cells) in enumerate(self.rows))
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         items = "".join(f"<li><code>{escape(command)}</code></li>" for command in self.commands)
         commands = f'<ol class="commands">{items}</ol>' if items else ""
@@ -48,12 +56,43 @@ class Table:
             f"</thead><tbody>\n{body}</tbody></table></div>{notes}{commands}</section>"
         )
 
-    def _html_row(self, kind: RowKind, cells: Sequence[str]) -> str:
+    def _html_row(self, number: int, kind: RowKind, cells: Sequence[str]) -> str:
         first, *rest = cells
         if kind == "heading":
             return f'<tr class="heading"><th scope="row" colspan="{len(self.header)}">{escape(first)}</th></tr>\n'
-        data = "".join(f"<td>{_small_interval(escape(cell))}</td>" for cell in rest)
+        texts = [_small_interval(escape(cell)) for cell in rest]
+        bold = [f"<b>{text}</b>" if (number, place) in self.best else text for place, text in enumerate(texts, 1)]
+        data = "".join(f"<td>{text}</td>" for text in bold)
         return f'<tr class="{kind}"><th scope="row">{escape(first)}</th>{data}</tr>\n'
+
+    def latex(self) -> str:
+        """A table environment for the package booktabs."""
+        columns = "l" + "r" * (len(self.header) - 1)
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(self.title)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+        ]
+        lines += [r"\toprule", _latex_line(self.header), r"\midrule"]
+        for number, (kind, cells) in enumerate(self.rows):
+            if kind == "heading":
+                lines.append(rf"\multicolumn{{{len(self.header)}}}{{l}}{{\emph{{{_latex(cells[0])}}}}} \\")
+            else:
+                lines.append(_latex_line(cells, [place for place in range(len(cells)) if (number, place) in self.best]))
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def csv(self) -> str:
+        """Intervals in columns of their own, so that every cell is one number or one text."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        first, *rest = self.header
+        writer.writerow([csv_text(first), *(csv_text(name) for head in rest for name in (head, f"{head} ±"))])
+        for kind, (first, *rest) in self.rows:
+            if kind != "heading":
+                parts = [cell.partition(" ±") for cell in rest]
+                writer.writerow([csv_text(first)] + [part for mean, _, half in parts for part in (_number(mean), half)])
+        return text.getvalue()
 
     def terminal(self) -> "Group":
         """Intervals are below their means, so that eleven sessions fit 80 columns; print it uncropped, for more."""
@@ -69,12 +108,14 @@ class Table:
         grid.add_column(width=first)
         for name, width in zip(self.header[1:], widths, strict=True):
             grid.add_column(name, justify="right", width=width)
-        for kind, cells in self.rows:
+        for number, (kind, cells) in enumerate(self.rows):
             if kind == "heading":
                 grid.add_section()
                 grid.add_row(Text(cells[-1], "italic"))
             else:
-                grid.add_row(*(Text(printable(cell).replace(" ±", "\n±")) for cell in cells))
+                styles = ["bold" if (number, place) in self.best else "" for place in range(len(cells))]
+                texts = [printable(cell).replace(" ±", "\n±") for cell in cells]
+                grid.add_row(*(Text(text, style) for text, style in zip(texts, styles, strict=True)))
         return Group(Text(self.title, "bold"), grid, *map(Text, self.notes))
 
 
@@ -100,6 +141,20 @@ class SvgFigure:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |"
+
+
+def _latex_line(cells: Sequence[str], bold: Sequence[int] = ()) -> str:
+    texts = [rf"\textbf{{{_latex(cell)}}}" if place in bold else _latex(cell) for place, cell in enumerate(cells)]
+    return " & ".join(texts) + r" \\"
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX_SPECIAL.get(character, character) for character in printable(text))
+
+
+def _number(text: str) -> str:
+    """A cell of a CSV file: signed numbers as they are, an absent one as nothing, other texts made harmless."""
+    return "" if text == "-" else text if re.fullmatch(r"[+-]?[\d.,]+%?", text) else csv_text(text)
 
 
 def _small_interval(cell: str) -> str:

@@ -5,15 +5,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fscil.errors import StoreError
+from fscil.experiments.provenance import read_results
 from fscil.metrics import confusion_matrix, failed_trainings
 from fscil.report.numbers import MeanWithInterval
-from fscil.runtime.files import load_tensors, read_json
+from fscil.runtime.files import MAX_TEXT_BYTES, load_tensors, read_json
+from fscil.runtime.regular_files import read_regular
+from fscil.runtime.validation import as_type
 
 
 def shown(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +109,44 @@ class Row:
             return MeanWithInterval.of(seeds[0])
         return MeanWithInterval.of([float(np.mean(seed)) for seed in seeds])
 
+    def difference(self, other: "Row", shots: int, measure: str) -> MeanWithInterval | None:
+        """Of the last session, this row less the other: paired by training seed and draw, so that what a seed or a
+        draw does to both cancels. The interval is over seeds, or over draws where there is one seed.
+        """
+        mine, theirs = self._last(shots, measure), other._last(shots, measure)
+        seeds: dict[Any, list[float]] = {}
+        for key in mine.keys() & theirs.keys():
+            seeds.setdefault(key[0], []).append(mine[key] - theirs[key])
+        if len(seeds) == 1:
+            return MeanWithInterval.of(next(iter(seeds.values())))
+        return MeanWithInterval.of([float(np.mean(seed)) for seed in seeds.values()])
+
+    def _last(self, shots: int, measure: str) -> dict[tuple[Any, Any], float]:
+        """The measure in the last session, by training seed and draw."""
+        found = {}
+        for result, failed in zip(self.results, self.untrained, strict=True):
+            for walk in result["walks"]:
+                value = walk["sessions"][-1][measure]
+                if walk["shots"] == shots and not failed and value is not None:
+                    found[result["training"]["seed"], walk["draw"]] = value
+        return found
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether session 0 is hardly better than guessing: the network has not learned."""
+        first = self.accuracy(self.shots()[0], 0, "average")
+        return first is not None and first.mean < 200 / self.results[0]["protocol"]["base_classes"]
+
+    @property
+    def below_untouched(self) -> float | None:
+        """By how many points training has lowered session 0 of the pretrained network it began with, if it has."""
+        losses = [
+            100 * (result["untouched"] - result["walks"][0]["sessions"][0]["average"])
+            for result in self.results
+            if result.get("untouched") is not None
+        ]
+        return float(np.mean(losses)) if losses and np.mean(losses) > 0 else None
+
     def draws(self, shots: int) -> list[Any]:
         return list(dict.fromkeys(walk["draw"] for walks in self.walks(shots) for walk in walks))
 
@@ -154,6 +196,22 @@ class Results:
         """In a comparison the methods that say so, in a study the last row."""
         return [row for row in self.rows if row.shown["highlighted"]] if self.kind == "bench" else [self.rows[-1]]
 
+    @property
+    def reference(self) -> Row:
+        """The row that others are compared with: the first highlighted one, or the last."""
+        return (self.highlighted() or [self.rows[-1]])[0]
+
+    def chance(self, shots: int) -> dict[int, float]:
+        """By session, the average accuracy of guessing, in percent."""
+        rows = self.with_shots(shots)
+        steps = {
+            step["session"]: step["classes"]
+            for row in rows
+            for walk in row.walks(shots)[:1]
+            for step in walk[0]["sessions"]
+        }
+        return {session: 100 / classes for session, classes in sorted(steps.items())}
+
     def networks(self) -> dict[str, list[Row]]:
         """The base networks of the first seeds, each with the rows that start from it."""
         found: dict[str, list[Row]] = {}
@@ -166,6 +224,11 @@ class Results:
         path = self.folder / "base" / network / "config.toml"
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
+    def by_cross_entropy(self, network: str) -> bool:
+        """Whether a base network was trained by that alone, and not by an objective of its own."""
+        recipe = self.recipe(network)
+        return bool(recipe) and recipe["loss"]["kind"] == "softmax" and not recipe["train"].get("objective")
+
 
 def read_grid(folder: Path) -> Results:
     """The results that `fscil bench` or `fscil study` has written so far."""
@@ -175,25 +238,48 @@ def read_grid(folder: Path) -> Results:
             f"{folder} holds no results to report: it has no grid.json. Make some, for instance with: "
             f"fscil bench glyphs --out {folder}"
         )
-    grid = read_json(path)
+    grid = as_type(read_json(path), _Grid, path)
     labels: dict[str, list[Path]] = {}
     failed, unfinished = {}, []
-    for cell in grid["cells"]:
-        place = folder / "cells" / cell["name"]
+    for cell in grid.cells:
+        place = folder / "cells" / cell.name
         if (place / "failed.txt").exists():
-            failed[cell["name"]] = (place / "failed.txt").read_text(encoding="utf-8").strip().splitlines()[-1]
+            failed[cell.name] = _last_line(place / "failed.txt")
         if (place / "results.json").exists():
-            labels.setdefault(cell["label"], []).append(place)
-        elif cell["name"] not in failed:
-            unfinished.append(cell["name"])
+            labels.setdefault(cell.label, []).append(place)
+        elif cell.name not in failed:
+            unfinished.append(cell.name)
     if not labels:
         reasons = [f"{name} failed: {problem}" for name, problem in failed.items()]
         found = "\n".join([f"{folder}: no cell is finished yet.", *reasons])
-        raise StoreError(f"{found}\nContinue with: {grid['command']}")
+        raise StoreError(f"{found}\nContinue with: {grid.command}")
     rows = [_row(label, places) for label, places in labels.items()]
     rows.sort(key=lambda row: float(row.shown["table_order"]))  # the rows of a study, of one method, stay in order
-    return Results(folder, grid["kind"], tuple(rows), failed, tuple(unfinished))
+    return Results(folder, grid.kind, tuple(rows), failed, tuple(unfinished))
+
+
+@dataclass(frozen=True)
+class _Cell:
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9.=-]*-seed[0-9]+$")]  # a folder in cells/, and none elsewhere
+    label: str
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """What is read of grid.json."""
+
+    kind: str
+    cells: list[_Cell]
+    command: str = ""
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = read_regular(path, MAX_TEXT_BYTES).decode(errors="replace").strip().splitlines()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    return lines[-1] if lines else "no reason was written"
 
 
 def _row(label: str, places: list[Path]) -> Row:
-    return Row(label, tuple(places), tuple(read_json(place / "results.json") for place in places))
+    return Row(label, tuple(places), tuple(read_results(place) for place in places))

@@ -1,6 +1,6 @@
 """The figures of a report, drawn by matplotlib as SVG, in Okabe and Ito's colours for the colour-blind.
 
-All are about WIDTH wide, so that their text has the same, readable size.
+All are about WIDTH wide, so that their text has the same size, which can be read on a phone too.
 """
 
 import io
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#882255", "#555555", "#999933", "#332288")
 MARKERS = "os^Dv*XP<>"
 HIGHLIGHT = "#D55E00"
-WIDTH = 8.0  # inches
+ERROR_BARS: dict[str, Any] = {"elinewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"}
+WIDTH = 4.8  # inches
+MANY = 6  # rows: with more, bars of every session would be too thin to be read
+GOLDEN = 0.61803398875  # hues that differ by it are far apart, however many there are
 
 
 def _svg(figure: "Figure") -> str:
@@ -81,16 +84,25 @@ def _short(row: Row) -> str:
 
 
 def session_curves(results: Results, shots: int) -> "Figure":
-    """Average accuracy as curves over the sessions, harmonic accuracy as bars, like the paper's figure."""
+    """Average accuracy as curves over the sessions, harmonic accuracy as bars, like the paper's figure.
+
+    Of many rows the bars show the last session alone.
+    """
     rows, styles = results.with_shots(shots), _styles(results)
-    figure, ((upper,), (lower,)) = _subplots(2, 1, 7.5)
+    every = [row for row in rows if len(row.sessions(shots)) > 2]
+    figure, ((upper,), (lower,)) = _subplots(2, 1, 6.5 if len(every) <= MANY else 4 + 0.25 * len(rows))
     for row in rows:
         _curve(upper, row, shots, styles[row.label])
-    _harmonic_bars(lower, [row for row in rows if len(row.sessions(shots)) > 2], shots, styles)
+    chance = results.chance(shots)
+    upper.plot(list(chance), list(chance.values()), color="0.5", linestyle="--", linewidth=1, label="chance")
     last = max(row.sessions(shots)[-1] for row in rows)
-    upper.set(ylabel="average accuracy (%)", xticks=range(last + 1), ylim=(0, None))
-    lower.set(ylabel="harmonic accuracy (%)", xlabel="session", xticks=range(1, last + 1), ylim=(0, None))
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    upper.set(ylabel="average accuracy (%)", xlabel="session", xticks=range(last + 1), ylim=(0, None))
+    if len(every) <= MANY:
+        _harmonic_bars(lower, every, shots, styles)
+        lower.set(ylabel="harmonic accuracy (%)", xlabel="session", xticks=range(1, last + 1), ylim=(0, None))
+    else:
+        _last_harmonic_bars(lower, rows, shots, styles)
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9.2)
     return figure
 
 
@@ -105,10 +117,22 @@ def _harmonic_bars(axes: "Axes", rows: Sequence[Row], shots: int, styles: dict[s
     width = 0.8 / max(1, len(rows))
     for number, row in enumerate(rows):
         sessions = [session for session in row.sessions(shots) if session]
-        means, _ = _means(row, shots, sessions, "harmonic", 0.0)
+        means, intervals = _means(row, shots, sessions, "harmonic", 0.0)
         offset = (number - (len(rows) - 1) / 2) * width
         places = [session + offset for session in sessions]
-        axes.bar(places, means, width, color=styles[row.label]["color"], label=_short(row))
+        axes.bar(places, means, width, yerr=intervals, color=styles[row.label]["color"], error_kw=ERROR_BARS)
+
+
+def _last_harmonic_bars(axes: "Axes", rows: Sequence[Row], shots: int, styles: dict[str, dict[str, Any]]) -> None:
+    found = [row.accuracy(shots, row.sessions(shots)[-1], "harmonic") for row in rows]
+    means = [one.mean if one else 0.0 for one in found]
+    intervals = [one.interval or 0.0 if one else 0.0 for one in found]
+    colours = [styles[row.label]["color"] for row in rows]
+    bars = axes.barh(range(len(rows)), means, 0.7, xerr=intervals, color=colours, error_kw=ERROR_BARS)
+    axes.bar_label(bars, [f"{mean:.1f}" for mean in means], padding=3, fontsize=9.2)
+    names = [textwrap.shorten(row.title, 26, placeholder=" …") for row in rows]
+    axes.set(yticks=range(len(rows)), yticklabels=names, xlabel="harmonic accuracy, last session (%)")
+    axes.invert_yaxis()
 
 
 def _means(
@@ -122,7 +146,7 @@ def _means(
 def base_against_novel(results: Results, shots: int) -> "Figure":
     """The last session: accuracy on base classes against novel ones, with lines of equal harmonic accuracy."""
     styles = _styles(results)
-    figure, ((axes,),) = _subplots(1, 1, 6)
+    figure, ((axes,),) = _subplots(1, 1, 4.8)
     right = top = 10.0
     for row in results.with_shots(shots):
         last = row.sessions(shots)[-1]
@@ -136,7 +160,7 @@ def base_against_novel(results: Results, shots: int) -> "Figure":
     _lines_of_equal_harmonic_accuracy(axes, right, top)
     axes.set(xlabel="base accuracy (%)", ylabel="novel accuracy (%)", xlim=(-0.02 * right, right))
     axes.set(ylim=(-0.02 * top, top))
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.2)
     return figure
 
 
@@ -145,7 +169,7 @@ def _lines_of_equal_harmonic_accuracy(axes: "Axes", right: float, top: float) ->
         x = np.geomspace(harmonic * top / (2 * top - harmonic), right, 200)
         axes.plot(x, harmonic * x / (2 * x - harmonic), color="0.75", linewidth=0.8, zorder=0)
         end = (right, harmonic * right / (2 * right - harmonic))
-        axes.annotate(f" {harmonic}", end, color="0.4", fontsize=9, va="center", annotation_clip=False)
+        axes.annotate(f" {harmonic}", end, color="0.4", fontsize=9.2, va="center", annotation_clip=False)
 
 
 def confusions(results: Results, shots: int) -> "Figure | None":
@@ -156,9 +180,9 @@ def confusions(results: Results, shots: int) -> "Figure | None":
     known = [(row, matrix) for row, matrix in found if matrix is not None]
     if not known:
         return None
-    columns = 3
+    columns = min(2, len(known))
     lines = -(-len(known) // columns)
-    figure, grid = _subplots(lines, columns, 3 * lines + 0.6)
+    figure, grid = _subplots(lines, columns, 2.6 * lines + 0.8)
     # Most shares are small: on a linear scale all of the matrix but its diagonal would look the same.
     norm = PowerNorm(0.4, 0, 1)
     for axes in grid.flat[len(known) :]:
@@ -166,7 +190,7 @@ def confusions(results: Results, shots: int) -> "Figure | None":
     for axes, (row, matrix) in zip(grid.flat, known, strict=False):
         picture = _confusion(axes, matrix, results.about["protocol"]["base_classes"], norm)
         axes.set_title(_short(row), fontsize=10)
-    figure.colorbar(picture, ax=grid, location="bottom", shrink=0.5, aspect=40, label="share of the images of a class")
+    figure.colorbar(picture, ax=grid, location="bottom", shrink=0.8, aspect=40, label="share of the images of a class")
     return figure
 
 
@@ -206,7 +230,7 @@ def ablation(results: Results, shots: int) -> "Figure":
         intervals = [value.interval or 0.0 if value else 0.0 for value in values]
         bars = axes.barh([place + offset for place in range(len(rows))], means, 0.38, xerr=intervals, color=colour)
         bars.set_label(f"{measure} accuracy")
-        axes.bar_label(bars, [f"{mean:.1f}" for mean in means], padding=4, fontsize=9)
+        axes.bar_label(bars, [f"{mean:.1f}" for mean in means], padding=4, fontsize=9.2)
     axes.set(yticks=range(len(rows)), yticklabels=[row.title for row in rows], xlabel="last session (%)")
     axes.invert_yaxis()
     figure.legend(loc="outside lower center", ncols=2)
@@ -217,7 +241,7 @@ def margin_and_scale(results: Results, shots: int) -> "Figure":
     """Average and harmonic accuracy per session, for each margin at scale 30 and each scale at margin 0.4."""
     import matplotlib
 
-    figure, grid = _subplots(2, 2, 7)
+    figure, grid = _subplots(4, 1, 11)
     sweeps = {
         "margin": sorted((_setting(row)[0], row) for row in results.with_shots(shots) if _setting(row)[1] == 30),
         "scale": sorted((_setting(row)[1], row) for row in results.with_shots(shots) if _setting(row)[0] == 0.4),
@@ -225,14 +249,14 @@ def margin_and_scale(results: Results, shots: int) -> "Figure":
     for column, (name, sweep) in enumerate(sweeps.items()):
         shades = matplotlib.colormaps["plasma"](np.linspace(0, 0.75, max(1, len(sweep))))
         for line, measure in enumerate(("average", "harmonic")):
-            axes = grid[line, column]
+            axes = grid[2 * column + line, 0]
             for (value, row), shade in zip(sweep, shades, strict=True):
                 sessions = [session for session in row.sessions(shots) if session or measure == "average"]
                 means, _ = _means(row, shots, sessions, measure, np.nan)
                 axes.plot(sessions, means, color=shade, label=f"{value:g}", marker=MARKERS[line])
             axes.set(ylabel=f"{measure} accuracy (%)", xlabel="session", ylim=(0, None))
         above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.02), "ncols": 4}
-        grid[0, column].legend(title=name, fontsize=9, handlelength=1.5, **above)
+        grid[2 * column, 0].legend(title=name, fontsize=9.2, handlelength=1.5, **above)
     return figure
 
 
@@ -242,30 +266,39 @@ def _setting(row: Row) -> tuple[float, float]:
     return margin, scale
 
 
-def features(points: Any, labels: Any) -> "Figure":
-    """t-SNE of training features of the base classes: each image as its class number, class means in bold.
+def features(points: Any, labels: Any, names: Sequence[str]) -> "Figure":
+    """t-SNE of training features of the base classes: each image a point, the name of a class at its images' mean.
 
-    points: (n, d) features; labels: (n,) class numbers.
+    points: (n, d) features; labels: (n,) class numbers; names: of the classes, by number.
     """
-    import matplotlib
     from sklearn.manifold import TSNE
 
-    figure, ((axes,),) = _subplots(1, 1, 6.4)
+    figure, ((axes,),) = _subplots(1, 1, 4.8)
     unit = points / np.linalg.norm(points, axis=1, keepdims=True).clip(1e-12)
-    classes = np.unique(labels)
-    means = np.stack([unit[labels == label].mean(0) for label in classes])
-    together = np.concatenate([unit, means])
-    perplexity = min(30.0, (len(together) - 1) / 3)
-    flat = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=0).fit_transform(together)
-    colours = matplotlib.colormaps["plasma"](np.linspace(0, 0.6, len(classes)))
-    marks: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}  # thousands: too slow to lay out
-    for place, label in enumerate(classes):
-        for x, y in flat[: len(unit)][labels == label]:
-            axes.text(x, y, str(label), color=colours[place], fontsize=6.5, **marks)
-    for (x, y), label in zip(flat[len(unit) :], classes, strict=True):
-        axes.text(x, y, str(label), color="black", fontsize=12, weight="bold", **marks)
-    low, high = flat.min(0), flat.max(0)
-    edge = 0.02 * (high - low)
-    axes.set(xlim=(low[0] - edge[0], high[0] + edge[0]), ylim=(low[1] - edge[1], high[1] + edge[1]))
+    perplexity = min(30.0, (len(unit) - 1) / 3)
+    flat = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=0).fit_transform(unit)
+    colours = class_colours(len(names))
+    axes.scatter(*flat.T, s=5, color=[colours[label] for label in labels], linewidths=0, alpha=0.8)
+    marks: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 9.2, "in_layout": False}
+    marks["bbox"] = {"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.3}  # read above the points
+    for label in np.unique(labels):
+        x, y = flat[labels == label].mean(0)
+        axes.text(x, y, textwrap.shorten(names[label], 18, placeholder="…"), color=colours[label], **marks)
     axes.set(xticks=[], yticks=[])
     return figure
+
+
+def class_colours(count: int) -> list[Any]:
+    """As many colours as there are classes, neighbours far apart in hue and brightness, all dark enough for white."""
+    from matplotlib.colors import hsv_to_rgb, to_hex
+
+    tones = ((0.95, 0.75), (0.75, 0.5), (0.9, 0.35))  # saturation and value
+    return [
+        to_hex(_darkened(hsv_to_rgb((number * GOLDEN % 1, *tones[number % len(tones)])))) for number in range(count)
+    ]
+
+
+def _darkened(colour: Any) -> Any:
+    """(3,) red, green, blue in 0..1, at a brightness that is seen on white."""
+    brightness = float(np.dot([0.2126, 0.7152, 0.0722], np.asarray(colour) ** 2.2))
+    return np.asarray(colour) * min(1.0, (0.25 / max(brightness, 1e-9)) ** (1 / 2.2))

@@ -8,6 +8,7 @@ from fscil.report.collect import Results, Row
 from fscil.report.numbers import cell
 from fscil.report.provenance import cross_entropy
 from fscil.report.run_tables import MEASURES
+from fscil.report.summary import best_cells
 
 SOURCES = {"reported": "as reported in the paper", "rerun": "rerun by the paper's authors", "paper": "the paper's own"}
 
@@ -18,9 +19,12 @@ def accuracy_table(results: Results, shots: int, measure: str) -> Table:
     last = max(row.sessions(shots)[-1] for row in rows)
     sessions = range(last + 1) if measure == "average" else range(1, last + 1)
     body = [line for row in rows for line in _lines(results, row, shots, measure, sessions)]
+    columns = [[row.accuracy(shots, session, measure) for row in rows] for session in sessions]
+    ours = [number for number, (kind, _) in enumerate(body) if kind == "ours"]
+    best = frozenset((ours[row], column) for row, column in best_cells(columns))
     header = ["", *map(str, sessions), *(["PD"] if measure == "average" else [])]
     title = f"{MEASURES[measure].partition(' (')[0].capitalize()}, {shots}-shot"
-    return Table(title, header, body, [*training_notes(rows), *filter(None, [cross_entropy(results)])])
+    return Table(title, header, body, [*training_notes(rows), *filter(None, [cross_entropy(results)])], best=best)
 
 
 def _lines(

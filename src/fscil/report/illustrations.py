@@ -20,9 +20,9 @@ STUDY_FEATURES = {  # the base networks of the paper's t-SNE, by the first row t
 def overview_figures(results: Results, shots: int) -> list[SvgFigure]:
     """Those before the tables: every session, and the parts of an ablation."""
     if results.kind == "margin-scale":
-        caption = "Left: margin m at scale 30; right: scale s at margin 0.4. Two views, no class augmentation."
+        caption = "Above: margin m at scale 30; below: scale s at margin 0.4. Two views, no class augmentation."
         return [_figure("margin-scale", "Margin and scale", caption, figures.margin_and_scale, results, shots)]
-    caption = "Curves: average accuracy. Bars: harmonic accuracy."
+    caption = "Curves: average accuracy, and that of guessing. Bars: harmonic accuracy, with 95% intervals."
     found = [_figure("sessions", "Session by session", caption, figures.session_curves, results, shots)]
     if results.kind == "ablation":
         caption = f"The last session. Each row adds one part of {results.rows[0].shown['title']}."
@@ -61,10 +61,15 @@ def feature_figures(results: Results) -> list[SvgFigure]:
         title = _network_title(results, network, rows) if results.kind == "bench" else STUDY_FEATURES.get(rows[0].label)
         path = results.folder / "base" / network / "sample.safetensors"
         if title and path.exists():
-            tensors, _ = load_tensors(path)
-            name = f"features-{len(found) + 1}"
-            svg = figures.draw(name, figures.features, tensors["features"].numpy(), tensors["labels"].numpy())
-            caption = "t-SNE of training images, each as the number of its class; class means in bold."
+            tensors, about = load_tensors(path)
+            name, labels = f"features-{len(found) + 1}", tensors["labels"].numpy()
+            names = about.get("classes") or [
+                str(label) for label in range(int(labels.max()) + 1)
+            ]  # of earlier versions
+            svg = figures.draw(name, figures.features, tensors["features"].numpy(), labels, names)
+            caption = (
+                "t-SNE of training images, coloured by class; the name of a class stands at the mean of its points."
+            )
             found.append(SvgFigure(name, f"Features of the base classes: {title}", caption, svg))
     return found
 
@@ -75,5 +80,4 @@ def _network_title(results: Results, network: str, rows: Sequence[Row]) -> str:
     names = ", ".join(row.title.partition(" (")[0] for row in rows)
     if others and others == results.highlighted():
         names = f"all but {', '.join(row.title for row in others)}"
-    recipe = results.recipe(network)
-    return f"cross-entropy ({names})" if recipe and recipe["loss"]["kind"] == "softmax" else names
+    return f"cross-entropy ({names})" if results.by_cross_entropy(network) else names

@@ -1,5 +1,6 @@
 """The report of a grid: a summary for the terminal, report.md with its figures, and a self-contained report.html."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -10,34 +11,48 @@ from fscil.report.blocks import SvgFigure, Table
 from fscil.report.collect import Results, read_grid
 from fscil.report.grid_tables import accuracy_table
 from fscil.report.illustrations import feature_figures, last_session_figures, overview_figures
+from fscil.report.later_systems import later_table
 from fscil.report.numbers import cell
 from fscil.report.provenance import departure_list, provenance
+from fscil.report.run_tables import way_text
+from fscil.report.summary import problems, summary_table
 from fscil.runtime.files import write_text
 
 DEPARTURES = "Not comparable with the paper: these settings differ from its own, which are in brackets."
 GAPS = "Not in the tables:"
 
 
-def write_report(folder: Path) -> tuple[str, list[Path]]:
-    """Writes report.md, figures/ and report.html into the folder; returns a summary for the terminal, and the pages."""
+def write_report(folder: Path, latex: bool = False, csv: bool = False) -> tuple[str, list[Path]]:
+    """Writes report.md, figures/ and report.html into the folder; returns a summary for the terminal, and the files.
+
+    latex, csv: also every table as a file in tables/.
+    """
     results = read_grid(folder)
     blocks = _blocks(results)
+    written = [folder / "report.md", folder / "report.html"]
     for block in blocks:
         if isinstance(block, SvgFigure):
             write_text(folder / "figures" / f"{block.name}.svg", block.svg)
+            continue
+        path = folder / "tables" / re.sub(r"[^a-z0-9]+", "-", block.title.lower()).strip("-")
+        for suffix, text in ((".tex", block.latex() if latex else ""), (".csv", block.csv() if csv else "")):
+            if text:
+                write_text(path.with_suffix(suffix), text)
+                written.append(path.with_suffix(suffix))
     write_text(folder / "report.md", _markdown(results, blocks))
     write_text(folder / "report.html", _html(results, blocks))
-    return _summary(results), [folder / "report.md", folder / "report.html"]
+    return _summary(results), written
 
 
 def _blocks(results: Results) -> list[Table | SvgFigure]:
-    blocks: list[Table | SvgFigure] = []
+    blocks: list[Table | SvgFigure] = [summary_table(results)]
     for shots in results.shots():
         blocks += overview_figures(results, shots)
         blocks += [accuracy_table(results, shots, measure) for measure in ("average", "harmonic")]
         blocks += last_session_figures(results, shots)
         blocks += feature_figures(results) if shots == results.shots()[0] else []
-    return [*blocks, provenance(results)]
+    later = later_table(results)
+    return [*blocks, *([later] if later else []), provenance(results)]
 
 
 def _title(results: Results) -> str:
@@ -54,8 +69,8 @@ def _intro(results: Results) -> str:
     protocol, images = (results.about[key] for key in ("protocol", "images"))
     return (
         f"{protocol['base_classes']} base classes with {images['base training']:,} training images, then "
-        f"{protocol['sessions']} sessions of {protocol['way']} classes. Accuracies in percent; ± is the 95% interval "
-        f"of the mean over training seeds, or over draws of the few images where there is one seed."
+        f"{protocol['sessions']} sessions of {way_text(protocol)} classes. Accuracies in percent; ± is the 95% "
+        f"interval of the mean over training seeds, or over draws of the few images where there is one seed."
     )
 
 
@@ -101,5 +116,5 @@ def _summary(results: Results) -> str:
             average, harmonic = (cell(row.accuracy(shots, last, measure)) for measure in ("average", "harmonic"))
             note = f"  ({row.training_note})" if row.training_note else ""
             lines.append(f"{row.title:{width}}  {average:>12}  {harmonic:>12}{note}")
-    gaps = _gaps(results)
+    gaps = [*problems(results), *_gaps(results)]
     return "\n".join([*lines, *([""] if gaps else []), *gaps])

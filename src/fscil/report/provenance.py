@@ -1,6 +1,6 @@
 """How the results of a grid were produced: departures from the paper, losses, times, memory, commands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fscil.config import flatten, load_recipe
@@ -55,8 +55,8 @@ def cross_entropy(results: Results) -> str:
     """Which cross-entropy it is, in the rows whose base network was trained by it; empty where none was."""
     kinds: dict[str, list[Row]] = {}
     for network, rows in results.networks().items():
-        recipe = results.recipe(network)
-        if recipe and recipe["loss"]["kind"] == "softmax":
+        if results.by_cross_entropy(network):
+            recipe = results.recipe(network)
             cosine = f"cosine head, scale {recipe['loss']['scale']:g}, no margin"
             kinds.setdefault(cosine if recipe["model"]["head"] == "cosine" else "linear head", []).extend(rows)
     return " ".join(
@@ -80,10 +80,24 @@ def provenance(results: Results) -> Table:
     note = (
         f"{'; '.join(['Images in training: every view and every mixture is one', *filter(None, counted)])}. Base "
         "training is per seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds "
-        f"and draws. Machine: {machine['cores']} cores, {machine['device']}, {machine['system']}, torch "
-        f"{machine['torch']}. The commands, by their numbers:"
+        f"and draws. Machine: {_machine(machine)}, torch {machine['torch']}.{_images(results)} All settings and the "
+        "order of classes are in the results.json of each cell. The commands, by their numbers:"
     )
     return Table("How these results were produced", header, rows, [note], commands)
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    """Older results do not tell the CPU."""
+    told = [machine.get("cpu"), f"{machine['cores']} cores", machine["device"], machine["system"]]
+    return ", ".join(filter(None, told))
+
+
+def _images(results: Results) -> str:
+    """The fingerprint of the images, by their content."""
+    found = dict.fromkeys(
+        one["data_fingerprint"][:16] for row in results.rows for one in row.results if "data_fingerprint" in one
+    )
+    return f" Images (SHA-256): {', '.join(found)}." if found else ""
 
 
 def _provenance_of(results: Results, row: Row, commands: Sequence[str]) -> list[str]:

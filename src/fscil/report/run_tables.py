@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fscil.experiments.published import DATA_NAMES, paper_rows
 from fscil.report.blocks import RowKind, Table
 from fscil.report.collect import shown
 from fscil.report.numbers import MeanWithInterval, cell
+from fscil.runtime.text import count
 
 MEASURES = {
     "average": "class-wise average accuracy (over all test images of the classes seen so far)",
@@ -15,11 +18,7 @@ MEASURES = {
     "novel": "accuracy on novel classes",
     "class_mean": "mean over classes",
 }
-OPEN_SET_MEASURES = {
-    "auroc": "AUROC (known against unknown)",
-    "fpr95": "FPR at 95% TPR (lower is better)",
-    "oscr": "OSCR (known and correctly classified against unknown)",
-}
+OPEN_SET_MEASURES = {"auroc": "AUROC", "fpr95": "FPR95 (lower is better)", "oscr": "OSCR"}
 
 
 def run_tables(results: Mapping[str, Any]) -> list[Table]:
@@ -47,7 +46,12 @@ def _accuracy_table(results: Mapping[str, Any], shots: int) -> Table:
 
 def _title(results: Mapping[str, Any], shots: int) -> str:
     data, protocol = DATA_NAMES.get(results["data"], results["data"]), results["protocol"]
-    return f"{data}, {protocol['sessions']}-step {protocol['way']}-way {shots}-shot"
+    return f"{data}, {protocol['sessions']}-step {way_text(protocol)}-way {shots}-shot"
+
+
+def way_text(protocol: Mapping[str, Any]) -> str:
+    """New classes per session: 5, or 5/3/2 where they differ."""
+    return "/".join(map(str, protocol.get("ways") or [protocol["way"]]))
 
 
 def _short(name: str) -> str:
@@ -81,33 +85,59 @@ def _paper_cells(results: Mapping[str, Any], shots: int, measure: str) -> list[l
 
 
 def _open_set_table(results: Mapping[str, Any], shots: int) -> Table:
+    """One row per score: each metric's mean over the sessions. results.json has every session."""
+    from fscil.openset import DEFAULT_SCORE  # imports torch
+
     walks = [walk for walk in results["walks"] if walk["shots"] == shots]
     # After the last session nothing is unknown.
-    evaluated = [place for place, step in enumerate(walks[0]["sessions"]) if "openset" in step]
-    sessions = [str(walks[0]["sessions"][place]["session"]) for place in evaluated]
+    steps = [[step["openset"] for step in walk["sessions"] if "openset" in step] for walk in walks]
     rows: list[tuple[RowKind, Sequence[str]]] = []
-    for measure, name in OPEN_SET_MEASURES.items():
-        rows.append(("heading", [name, _short(name)]))
-        for score in walks[0]["sessions"][0]["openset"]:
-            values = [[walk["sessions"][place]["openset"][score][measure] for place in evaluated] for walk in walks]
-            means = [sum(row) / len(row) for row in values]
-            rows.append(("ours", [score, *_session_cells(values), cell(MeanWithInterval.of(means))]))
-    note = "Unknown are the test images of the classes of later sessions."
-    return Table(f"{_title(results, shots)}: unknown images", ["", *sessions, "mean"], rows, [note])
+    for score in steps[0][0]:
+        means = [
+            MeanWithInterval.of([float(np.mean([step[score][measure] for step in walk])) for walk in steps])
+            for measure in OPEN_SET_MEASURES
+        ]
+        rows.append(("ours", [f"{score} (default)" if score == DEFAULT_SCORE else score, *map(cell, means)]))
+    notes = [
+        f"Unknown are the test images of the classes of later sessions; means over {count(len(steps[0]), 'session')}. "
+        "AUROC: known against unknown. FPR95: unknown accepted where 95% of the known are. OSCR: known and correctly "
+        "classified against unknown."
+    ]
+    return Table(f"{_title(results, shots)}: unknown images", ["score", *OPEN_SET_MEASURES.values()], rows, notes)
 
 
 def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]]) -> list[str]:
     training, draws = results["training"], [walk["draw"] for walk in walks]
-    seconds = f", {training['seconds']:.0f} s" if training.get("seconds") else ""
     drawn = f"draw: {draws[0]}" if len(draws) == 1 else f"mean and 95% interval over {len(draws)} seeded draws"
     notes = [
         f"{results['backbone']} ({results['parameters']:,} parameters), {training['epochs']} epochs, "
-        f"seed {training['seed']}{seconds}; prototypes: {results['prototypes']}; {drawn}."
+        f"seed {training['seed']}; prototypes: {results['prototypes']}; {drawn}."
     ]
     if alternatives := walks[0]["sessions"][0]["alternatives"]:
         listed = ", ".join(f"{100 * value:.1f} ({name})" for name, value in alternatives.items())
         notes.append(f"Session 0 uses all base data, as the paper does. With the method's other scores: {listed}.")
+    first = walks[0]["sessions"][0]["average"]
+    if first < 2 / results["protocol"]["base_classes"]:
+        notes.append(
+            "This network has not learned: session 0 is at chance. A smaller train.lr or a longer training may help."
+        )
+    if results.get("untouched") is not None and first < results["untouched"]:
+        notes.append(
+            f"Training made the pretrained network worse: without it, the nearest class mean reaches "
+            f"{100 * results['untouched']:.1f} in session 0."
+        )
     if results["departures"]:
         listed = ", ".join(f"{key} = {here} ({there})" for key, (here, there) in results["departures"].items())
         notes.append(f"Not comparable with the paper: this run departs from its recipe (in brackets) in {listed}.")
-    return notes
+    return notes + made_by(results)
+
+
+def made_by(results: Mapping[str, Any]) -> list[str]:
+    """The command, versions, CPU and images behind a table; nothing where older results do not tell."""
+    if "command" not in results or "data_fingerprint" not in results:
+        return []
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return [
+        f"Made by `{results['command']}` with {versions} on {results['machine']['cpu']}; images (SHA-256) "
+        f"{results['data_fingerprint'][:16]}. All settings and the order of classes are in results.json."
+    ]

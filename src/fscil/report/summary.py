@@ -1,0 +1,92 @@
+"""The summary of a grid: the last session of every row, and where a row is better or worse than the reference."""
+
+from collections.abc import Sequence
+
+from fscil.report.blocks import RowKind, Table
+from fscil.report.collect import Results, Row
+from fscil.report.numbers import MeanWithInterval, cell
+
+
+def summary_table(results: Results) -> Table:
+    """Session 0, then per number of shots the last session; the best mean of each column is bold."""
+    counts, reference = results.shots(), results.reference
+    header = ["", "session 0"]
+    for shots in counts:
+        header += [f"{shots}-shot average", f"{shots}-shot harmonic"]
+    columns: list[list[MeanWithInterval | None]] = [_first(results.rows)]
+    for shots in counts:
+        columns += [_last(results.rows, shots, measure) for measure in ("average", "harmonic")]
+    texts = [[cell(value) for value in column] for column in columns]
+    if len(results.rows) > 1:
+        for shots in counts:
+            found = [None if row is reference else row.difference(reference, shots, "harmonic") for row in results.rows]
+            header += [f"{shots}-shot harmonic less {reference.title}", "shown"]
+            texts += [list(map(signed, found)), list(map(verdict, found))]
+    rows: list[tuple[RowKind, Sequence[str]]] = [
+        ("ours", [row.title, *(column[number] for column in texts)]) for number, row in enumerate(results.rows)
+    ]
+    return Table("Summary", header, rows, _notes(results), best=best_cells(columns))
+
+
+def signed(found: MeanWithInterval | None) -> str:
+    """A difference, with its interval."""
+    if found is None:
+        return "-"
+    return f"{found.mean:+.1f}" + ("" if found.interval is None else f" ±{found.interval:.1f}")
+
+
+def verdict(found: MeanWithInterval | None) -> str:
+    """What a difference shows."""
+    if found is None or found.interval is None:
+        return "-"
+    return "nothing" if abs(found.mean) <= found.interval else "better" if found.mean > 0 else "worse"
+
+
+def best_cells(columns: Sequence[Sequence[MeanWithInterval | None]]) -> frozenset[tuple[int, int]]:
+    """Row and column of the largest mean of each column, the first column of a table being the rows' names.
+
+    Values that are printed alike are best together; a single row is not best of anything.
+    """
+    found = set()
+    for place, column in enumerate(columns, 1):
+        means = {row: round(value.mean, 1) for row, value in enumerate(column) if value}
+        if len(means) > 1:
+            found |= {(row, place) for row, mean in means.items() if mean == max(means.values())}
+    return frozenset(found)
+
+
+def problems(results: Results) -> list[str]:
+    """Rows whose base training did not do what training is for."""
+    found = [
+        f'"{row.title}" did not learn: session 0 is at chance. Look at its training loss; a smaller train.lr or a '
+        "longer training may help."
+        for row in results.rows
+        if row.at_chance
+    ]
+    for row in results.rows:
+        if row.below_untouched is not None:
+            found.append(
+                f'"{row.title}": training made session 0 worse by {row.below_untouched:.1f} points than the pretrained '
+                "network is without it (nearest class mean)."
+            )
+    return found
+
+
+def _first(rows: Sequence[Row]) -> list[MeanWithInterval | None]:
+    return [row.accuracy(row.shots()[0], 0, "average") for row in rows]
+
+
+def _last(rows: Sequence[Row], shots: int, measure: str) -> list[MeanWithInterval | None]:
+    return [row.accuracy(shots, row.sessions(shots)[-1], measure) if row.sessions(shots) else None for row in rows]
+
+
+def _notes(results: Results) -> list[str]:
+    notes = []
+    if len(results.rows) > 1:
+        seeds = max(len(row.results) for row in results.rows)
+        over = "training seeds" if seeds > 1 else "draws of the few images of one training seed, not over seeds"
+        notes.append(
+            f"Differences are paired by seed and draw; their intervals are over {over}. A row is called better or "
+            f"worse only where the 95% interval of its difference excludes zero."
+        )
+    return [*notes, *problems(results)]
