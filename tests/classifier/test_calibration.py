@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from fscil import Classifier
+from fscil import Classifier, Thresholds
 from fscil.errors import ConfigError, DataError, FscilWarning
 from helpers import NAMES
 
@@ -32,7 +32,8 @@ def test_a_flat_folder_is_all_unknown(request, flat, false_accept, rule, score):
     accepted = sum(answer.label is not None for answer in answers)
     assert accepted <= false_accept * len(answers)
     assert accepted >= false_accept * len(answers) - 1  # and no stricter than need be
-    assert (found.unknowns, found.knowns, found.false_reject) == (16, 0, None)
+    assert (found.unknowns, found.knowns) == (16, 42)  # the cost: the gallery's own photos, each held out
+    assert 0 <= found.false_reject <= 1
     assert found.score == (score or found.score)
     assert classifier.calibration == found
 
@@ -108,3 +109,50 @@ def test_what_cannot_be_calibrated_with(classifier, fitted, images, tmp_path, fl
     with pytest.raises(DataError, match="none of its 1 photos"):
         classifier.calibrate(tmp_path / "bad")
     assert classifier.calibration is None
+
+
+@pytest.mark.parametrize(("known", "unknown"), [(0.5, 0.5), (0.35, 0.8), (0.0, 0.3), (1.0, 1.0)])
+def test_two_thresholds_make_three_states(classifier, held_out, known, unknown):
+    photos = sorted(held_out.glob("*/*"))
+    classifier.thresholds = Thresholds(known, unknown)
+    assert classifier.thresholds == Thresholds(known, unknown)
+    for prior in (0.1, 0.3, 0.7):
+        for found in classifier.predict(photos, unknown_prior=prior):
+            assert found.probability is not None
+            if found.unknown_probability > unknown:
+                expected = "unknown"
+            else:
+                expected = "known" if found.probability >= known else "maybe"
+            assert found.state == expected
+            assert found.label == (None if expected == "unknown" else found.ranking[0][0])
+
+
+def test_a_calibrated_threshold_is_shown_as_a_probability(classifier, held_out):
+    classifier.calibrate(held_out, false_accept=0.2)
+    shown = classifier.thresholds.unknown
+    answers = classifier.predict(sorted(held_out.glob("*/*")))
+    assert {found.state for found in answers} >= {"unknown"}
+    for found in answers:
+        assert (found.state == "unknown") == (found.unknown_probability > shown)
+
+
+def test_without_probabilities_there_is_no_maybe(by_cosine, flat):
+    assert {found.state for found in by_cosine.predict(sorted(flat.iterdir()))} == {"known"}
+    by_cosine.calibrate(flat, false_accept=0.5)
+    assert {found.state for found in by_cosine.predict(sorted(flat.iterdir()))} == {"known", "unknown"}
+    with pytest.raises(ConfigError, match="fscil upgrade"):
+        by_cosine.thresholds = Thresholds()
+
+
+def test_photos_that_were_learned_are_not_unknown(classifier, images, tmp_path):
+    shutil.copytree(images / NAMES[0], tmp_path / "strangers")
+    with pytest.raises(DataError, match=r"6 photos that the model has learned cannot be unknown: .*png"):
+        classifier.calibrate(tmp_path / "strangers")
+
+
+def test_impossible_values_are_refused_before_photos_are_read(classifier, tmp_path):
+    for wrong in (-0.1, 1, float("nan")):
+        with pytest.raises(ConfigError, match="is not possible"):
+            classifier.calibrate(tmp_path / "gone", false_accept=wrong)
+    with pytest.raises(ConfigError, match="no score named"):
+        classifier.calibrate(tmp_path / "gone", score="luck")

@@ -27,6 +27,18 @@ def test_by_hand():
     assert found.skipped == ("x.jpg: bad",)
 
 
+def test_maybe_is_counted_whether_right_or_wrong():
+    states = ["known", "maybe", "maybe", "unknown", "maybe", "known", "unknown", "maybe"]
+    found = compare_labels(TRUE, SAID, {"cat", "dog"}, states=states)
+    assert [(each.name, each.maybe) for each in (*found.classes, *found.not_enrolled)] == [
+        ("cat", 2),
+        ("dog", 1),
+        ("emu", 1),
+    ]
+    assert found.maybe == 3 / 6
+    assert compare_labels(["cat"], [None], set()).maybe is None
+
+
 def test_nothing_enrolled_or_everything():
     assert compare_labels(["cat"], [None], set()).accuracy is None
     assert compare_labels(["cat"], [None], set()).unknown is None

@@ -1,11 +1,15 @@
 """Doubts about photos to enroll: made-up features, of which it is known what they show."""
 
+from dataclasses import replace
+from io import BytesIO
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fscil.classifier.decision import Decision
-from fscil.classifier.doubts import doubts
+from fscil.classifier.doubts import Doubt, doubts
 from fscil.classifier.estimating import estimate
 from fscil.gallery import COSINE, Gallery, Photo
 
@@ -34,12 +38,13 @@ def model():
 @pytest.mark.parametrize("count", [2, 3])
 def test_more_photos_of_a_class_under_another_name(model, count):
     (message,) = doubts(*model, "new", photos(3, count, first=100))
-    assert message.startswith('"new" can hardly be distinguished from "class 3"')
+    assert str(message).startswith('"new" can hardly be distinguished from "class 3"')
 
 
 def test_a_single_photo_of_a_known_class(model):
     (message,) = doubts(*model, "new", photos(5, 1, first=100))
-    assert '"class 5"' in message
+    assert message.other == "class 5"
+    assert '"class 5"' in str(message)
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
@@ -49,10 +54,9 @@ def test_another_class_is_not_doubted(model, count):
 
 def test_a_photo_of_something_else(model):
     stray = photos(60, 1)
-    assert doubts(*model, "new", [*photos(50, 5), *stray]) == [
-        '60-0.jpg: looks like none of the other photos of "new".'
-    ]
-    assert doubts(*model, "class 2", stray) == ['60-0.jpg: looks like none of the other photos of "class 2".']
+    for name, given in (("new", [*photos(50, 5), *stray]), ("class 2", stray)):
+        message = f'60-0.jpg: looks like none of the other photos of "{name}".'
+        assert doubts(*model, name, given) == [Doubt("unlike", message, stray[0].digest)]
     assert doubts(*model, "class 2", photos(2, 3, first=100)) == []
 
 
@@ -68,3 +72,24 @@ def test_by_cosine_there_are_none(model):
 def test_nothing_is_like_anything_in_an_empty_gallery(model):
     gallery, decision = model
     assert doubts(Gallery(DIM, gallery.rule), decision, "new", photos(3, 3)) == []
+
+
+def jpeg(values, quality=80):
+    file = BytesIO()
+    Image.fromarray(values).save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def test_photos_that_are_nearly_the_same(model):
+    """The thumbnails tell: another photo of the class has other areas that are bright."""
+    pictures = np.random.default_rng(0).integers(0, 200, (3, 12, 16, 3), np.uint8).repeat(8, 1).repeat(6, 2)
+    new = [replace(photo, thumbnail=jpeg(each)) for photo, each in zip(photos(40, 3), pictures, strict=True)]
+    again = replace(new[1], digest="again", source="again.jpg", thumbnail=jpeg(pictures[1] + 30, quality=40))
+    (found,) = doubts(*model, "new", [*new, again])
+    assert (found.kind, found.photo, found.other) == ("duplicate", "again", new[1].digest)
+    assert str(found) == f"again.jpg: is nearly the same photo as {new[1].source}, and teaches little more."
+    by_cosine = model[0].under(COSINE)
+    assert [each.kind for each in doubts(by_cosine, Decision(), "new", [*new, again])] == ["duplicate"]
+    by_cosine.enroll("new", new)
+    assert [each.photo for each in doubts(by_cosine, Decision(), "new", [again])] == ["again"]
+    assert doubts(*model, "new", [new[0], new[0]]) == []  # the very same counts once

@@ -14,7 +14,13 @@ NEW = [picture(9, seed) for seed in range(3)]
 
 
 @pytest.fixture
-def passes(classifier):
+def by_torch(monkeypatch):
+    """Whose passes can be counted, and weights changed."""
+    monkeypatch.setenv("FSCIL_ENGINE", "torch")
+
+
+@pytest.fixture
+def passes(by_torch, classifier):
     """How many photos at a time went through the backbone as it was trained, and through the folded network."""
     counts = {"backbone": [], "folded": []}
     encoder = classifier.encoder
@@ -29,7 +35,7 @@ def test_no_batch_norm_is_left_behind_a_convolution(classifier):
     assert nn.BatchNorm2d in [type(part) for part in classifier.encoder.backbone.modules()]
 
 
-def test_everything_goes_through_the_folded_network(classifier, passes, images, held_out):
+def test_everything_goes_through_the_folded_network(by_torch, classifier, passes, images, held_out):
     classifier.enroll("new", NEW)
     classifier.predict(NEW[0])
     list(classifier.stream(NEW * 7))
@@ -57,7 +63,7 @@ def test_every_way_gives_the_same_feature(classifier, tmp_path):
         assert torch.equal(stored.classifier.gallery.photos("new")[0].feature, expected)
 
 
-def test_a_feature_that_is_not_finite_is_an_error_of_its_photo(classifier):
+def test_a_feature_that_is_not_finite_is_an_error_of_its_photo(by_torch, classifier):
     encoder = classifier.encoder
     with torch.no_grad():
         for weight in encoder.network.parameters():

@@ -13,9 +13,12 @@ from PIL import Image
 
 import fscil.sklearn
 from fscil.classifier import Classifier, StoredClassifier
+from fscil.classifier.changes import ChangeablePredictor
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.classifier.predictor import Predictor
 from fscil.classifier.saving import SavedPredictor
+from fscil.classifier.stored_decision import StoredDecision
+from fscil.classifier.synchronised import SynchronisedClassifier
 from fscil.data.images import Resize
 from fscil.experiments.run import train
 from fscil.preprocess import Preprocess
@@ -33,6 +36,7 @@ COLOURS = {
 }
 MODULES = (
     *("fscil.classifier.model", "fscil.classifier.predictor", "fscil.classifier.saving", "fscil.classifier.stored"),
+    *("fscil.classifier.changes", "fscil.classifier.synchronised", "fscil.classifier.stored_decision"),
     *("fscil.classifier.prediction", "fscil.classifier.checking"),
     *("fscil.export", "fscil.gallery.gallery", "fscil.gallery.means", "fscil.gallery.photo", "fscil.openset"),
     "fscil.sklearn",
@@ -89,7 +93,7 @@ def finished_run(root):
         for name in ("blue tit", "robin", "wren"):
             for seed in range(count):
                 photo(root / "data" / part / name / f"{seed}.jpg", name, seed)
-    config = small_config("train.epochs=0", "protocol.base_classes=2", "protocol.way=1")
+    config = small_config("test.resize=18", "train.epochs=0", "protocol.base_classes=2", "protocol.way=1")
     run = Run.create(root / "runs" / "birds", config, {"data": str(root / "data")})
     train(config, run, root / "data", Context.on("cpu", quiet=True), lambda text: None)
 
@@ -106,7 +110,7 @@ def test_examples_run_as_written(example, files, tmp_path, monkeypatch):
     shutil.copytree(files, tmp_path / "here")  # so that no example sees what another one changed
     monkeypatch.chdir(tmp_path / "here")
     said = []
-    example.globs["Classifier"] = Classifier
+    example.globs.update(Classifier=Classifier, StoredClassifier=StoredClassifier)
     doctest.DocTestRunner().run(example, out=said.append)
     assert not said, "".join(said)
 
@@ -115,6 +119,9 @@ PUBLIC = (
     Classifier,
     Predictor,
     SavedPredictor,
+    ChangeablePredictor,
+    SynchronisedClassifier,
+    StoredDecision,
     StoredClassifier,
     fscil.sklearn.NearestMeanClassifier,
     fscil.sklearn.FeatureExtractor,
@@ -125,7 +132,8 @@ METHODS = {
     for name, member in vars(kind).items()
     if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod))
 }
-INTERNAL = {"Classifier.find_threshold", "SavedPredictor.restore", "SavedPredictor.about"}  # for StoredClassifier
+# For StoredClassifier
+INTERNAL = {"ChangeablePredictor.find_threshold", "SavedPredictor.restore", "SavedPredictor.about"}
 
 
 def sections(text):

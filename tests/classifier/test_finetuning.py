@@ -1,6 +1,7 @@
 """Training within a number of minutes, stopped and resumed."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_the_plan_fits_into_the_minutes(epoch, seconds, minutes, epochs, limit):
     epoch(seconds)
     config = folder_recipe(Training(None, from_scratch=True), [*SMALL_NETWORK, "train.epochs=10"])
     base = part([10, 10, 10], 0)
-    plan = make_plan(config, base, minutes, CONTEXT)
+    plan = make_plan(config, base, math.inf if minutes is None else 60 * minutes, CONTEXT)
     assert (plan.config.train.epochs, plan.limit) == (epochs, limit)
     if minutes is not None:
         assert plan.seconds <= 60 * minutes * PLANNED_SHARE
@@ -172,3 +173,26 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_end(tmp_path):
     min((data / "ant").iterdir()).unlink()
     with pytest.raises(StoreError, match="other photos"):
         Classifier.fit(data, work=tmp_path / "work", **options)
+
+
+def test_minutes_end_a_training_that_takes_longer_than_estimated(epoch, tmp_path):
+    """A hundred thousand epochs, each of which seems to take no time."""
+    epoch(1e-9)
+    write_images(tmp_path, train=8, test=0, names=NAMES[:3], split=False)
+    said = []
+    settings = [*SMALL_NETWORK, "train.epochs=100000"]
+    options = {"settings": settings, "quiet": True, "say": said.append, "device": "cpu"}
+    made = Classifier.fit(tmp_path, minutes=0.03, from_scratch=True, **options)
+    assert any("training was stopped after" in line and "to stay within 0.03 min" in line for line in said)
+    assert 0 < made.made["stopped after epochs"] < 100_000
+    assert made.made["settings"]["train.epochs"] == 100_000
+    assert [info.photos for info in made.classes()] == [8, 8, 8]
+
+
+def test_too_few_minutes_to_train_at_all(tmp_path):
+    write_images(tmp_path, train=8, test=0, names=NAMES[:3], split=False)
+    said = []
+    settings = [item for item in SMALL_NETWORK if not item.startswith("train.")]
+    made = Classifier.fit(tmp_path, finetune=True, minutes=1e-5, settings=settings, quiet=True, say=said.append)
+    assert any("no training: 1e-05 min are too short" in line for line in said)
+    assert "trained on" not in made.made

@@ -2,20 +2,27 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
 from fscil import Classifier
-from fscil.classifier import StoredClassifier, stored
+from fscil.classifier import StoredClassifier, Thresholds
 from fscil.classifier.encoder import PhotoEncoder
-from fscil.classifier.model_folder import ModelFolder
+from fscil.classifier.model_folder import Changed, ModelFolder
+from fscil.classifier.storage import folder as folder_storage
 from fscil.errors import ClassNameError, ConfigError, DataError, FscilWarning, StoreError, UnknownClassError
 from fscil.gallery import Photo
 from helpers import NAMES, picture
 
 NEW = [picture(9, seed) for seed in range(4)]
+
+
+def others(photos, mark):
+    """Photos that look the same and are not."""
+    return [replace(photo, digest=f"{mark} {photo.digest}") for photo in photos]
 
 
 def traces(model, *marks):
@@ -53,7 +60,7 @@ def test_prepared_photos_for_a_server(model):
 def test_what_cannot_be_learned_never_reaches_the_journal(model):
     dim = Classifier.load(model).encoder.dim
     with StoredClassifier.open(model) as mine:
-        before = mine.folder.version()
+        before = mine.storage.version()
         for name, photos, error in (
             ("new", [], DataError),
             ("\n", [Photo("d", torch.ones(dim), "x", "2026")], ClassNameError),
@@ -62,7 +69,7 @@ def test_what_cannot_be_learned_never_reaches_the_journal(model):
         ):
             with pytest.raises(error):
                 mine.enroll_photos(name, photos)
-        assert mine.folder.version() == before
+        assert mine.storage.version() == before
 
 
 def test_forgetting_removes_every_trace(model, tmp_path):
@@ -148,14 +155,14 @@ def test_a_threshold_is_stored(model, held_out):
 
 
 def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
-    monkeypatch.setattr(stored, "MAX_JOURNAL", 8)
+    monkeypatch.setattr(folder_storage, "MAX_JOURNAL", 8)
     with StoredClassifier.open(model) as mine:
         photos = mine.classifier.photos(NEW)
         longest = 0
         for number in range(100):
-            mine.enroll_photos(f"class {number}", photos[:2])
+            mine.enroll_photos(f"class {number}", others(photos[:2], number))
             longest = max(longest, len(ModelFolder(model).read().records))
-        names, version = mine.classifier.gallery.names, mine.folder.version()
+        names, version = mine.classifier.gallery.names, mine.storage.version()
     assert version.generation > 2
     assert longest < 100
     there = Classifier.load(model)
@@ -171,15 +178,17 @@ def test_an_enrollment_counts_though_there_is_no_room_for_a_snapshot(fitted, tmp
 
     model = tmp_path / "empty.fscil"
     Classifier(fitted[0].encoder).save(model)
-    monkeypatch.setattr(stored, "MAX_JOURNAL", 1)
+    monkeypatch.setattr(folder_storage, "MAX_JOURNAL", 1)
     with StoredClassifier.open(model) as mine:
+        photos = mine.classifier.photos(NEW)
+        mine.enroll_photos("old", photos)
         with monkeypatch.context() as patch:
             patch.setattr(ModelFolder, "compact", full)
             with pytest.warns(FscilWarning, match="nothing is lost"):
-                assert mine.enroll("new", NEW) == 4
+                assert mine.enroll_photos("new", others(photos, "new")) == 4
         assert Classifier.load(model).gallery.info("new").photos == 4
-        assert mine.enroll("newer", NEW) == 4
-        assert mine.folder.read().records == []
+        assert mine.enroll_photos("newer", others(photos, "newer")) == 4
+        assert [record["name"] for record in mine.storage.read().records] == ["newer"]
 
 
 def test_while_a_server_has_it_others_get_an_error(model):
@@ -202,7 +211,7 @@ def test_many_threads_enroll_and_ask(model):
         def work(number):
             try:
                 for step in range(6):
-                    mine.enroll_photos(f"{number} {step}", photos[step : step + 2])
+                    mine.enroll_photos(f"{number} {step}", others(photos[step : step + 2], f"{number} {step}"))
                     assert len(mine.classifier.predict_features(features, 2)) == 12
                     if step % 3 == 2:
                         mine.forget(f"{number} {step}")
@@ -279,3 +288,66 @@ def test_the_prior_and_the_threshold_are_stored(model, held_out):
         with pytest.raises(ConfigError, match="unknown prior of 1"):
             mine.set_unknown_prior(1)
         assert Classifier.load(model).decision.unknown_prior == 0.15
+
+
+def test_thresholds_are_stored_and_an_old_model_has_no_maybe(model, held_out):
+    with StoredClassifier.open(model) as mine:
+        mine.calibrate(held_out)
+        mine.set_thresholds(known=0.9)
+        assert mine.classifier.calibration is not None
+        mine.set_thresholds(unknown=0.25)
+        assert mine.classifier.calibration is None
+        assert Classifier.load(model).thresholds == Thresholds(known=0.9, unknown=0.25)
+        for wrong in ({"known": 1.5}, {"known": -0.1}, {"unknown": 0}, {"unknown": float("nan")}):
+            with pytest.raises(ConfigError, match="is not possible"):
+                mine.set_thresholds(**wrong)
+        folder, about = mine.storage.folder, Classifier.load(model).about()
+    del about["decision"]["thresholds"]  # as it was written before there were any
+    folder.compact(lambda contents: Changed(about, contents.snapshot))
+    assert Classifier.load(model).thresholds == Thresholds(known=0.0, unknown=0.5)
+
+
+def digests(classifier, name):
+    return {photo.digest for photo in classifier.gallery.photos(name)}
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "stored"])
+def test_a_photo_that_is_taught_another_name_moves(model, in_memory):
+    with StoredClassifier.open(model) as mine:
+        target = mine.classifier if in_memory else mine
+        target.enroll("new", NEW)
+        assert target.enroll("other", NEW[:1]) == 1
+        assert {photo.digest for photo in mine.classifier.photos(NEW[1:])} == digests(mine.classifier, "new")
+        assert target.enroll("other", NEW) == 3  # and a class without photos is gone
+        assert "new" not in mine.classifier.gallery
+        assert len(digests(mine.classifier, "other")) == 4
+        if not in_memory:
+            assert digests(Classifier.load(model), "other") == digests(mine.classifier, "other")
+
+
+def test_after_a_crash_between_enrolling_and_removing_the_same_call_goes_on(model):
+    """The journal has the enrollment, the photo is still under its old name as well."""
+    with StoredClassifier.open(model) as mine:
+        mine.enroll("new", NEW)
+        photos = mine.classifier.photos(NEW[:2])
+        mine.storage.folder.append(mine.classifier.gallery.record("other", photos))
+    with StoredClassifier.open(model) as mine:
+        assert digests(mine.classifier, "other") < digests(mine.classifier, "new")
+        assert mine.enroll("other", NEW[:2]) == 0
+        assert not digests(mine.classifier, "other") & digests(mine.classifier, "new")
+    assert not digests(Classifier.load(model), "other") & digests(Classifier.load(model), "new")
+
+
+@pytest.mark.parametrize("name", [".", "..", " . ", "  .."])
+def test_names_that_are_folders_are_refused_everywhere(model, tmp_path, name):
+    with StoredClassifier.open(model) as mine:
+        for refused in (
+            lambda: mine.enroll(name, NEW),
+            lambda: mine.enroll_photos(name, mine.classifier.photos(NEW[:1])),
+            lambda: mine.rename(NAMES[0], name),
+            lambda: mine.classifier.enroll(name, NEW),
+            lambda: mine.classifier.rename(NAMES[0], name),
+        ):
+            with pytest.raises(ClassNameError, match="means a folder"):
+                refused()
+    assert name.strip() not in Classifier.load(model).gallery

@@ -69,7 +69,7 @@ for number in range(1000):
     child = os.fork()
     if not child:
         left = [number]
-        for module, name in ((io, "open"), (os, "fsync"), (os, "replace"), (os, "unlink")):
+        for module, name in ((io, "open"), (os, "open"), (os, "fsync"), (os, "replace"), (os, "unlink")):
             setattr(module, name, dying(getattr(module, name), left))
         act(ModelFolder(copy))
         os._exit(0)

@@ -1,61 +1,85 @@
 """A threshold for "unknown": from photos of classes that are not enrolled, or by leaving out each class in turn."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fscil.classifier.encoder import PhotoEncoder, with_progress
+from fscil.classifier.held_out import held_out_ratios, left_out_ratios
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
-from fscil.gallery import Gallery, leave_one_class_out
+from fscil.gallery import COSINE, Gallery, Photo, leave_one_class_out
 from fscil.openset import Calibration, Evidence, threshold_at
+from fscil.runtime.text import count, first_few
 
 MIN_CLASSES = 20  # with fewer, leaving out one says little
 
 
-def labelled_features(encoder: PhotoEncoder, folder: Path, quiet: bool) -> tuple[Tensor, list[str | None]]:
-    """(n, d) features of a folder's photos and the class folder each is in, if any; warns of unreadable photos."""
+FOLDS, GROUPS = 20, 10  # of photos and of classes; with 5 folds, known photos seemed to be rejected too often
+
+
+def check_request(gallery: Gallery, false_accept: float, score: str | None) -> None:
+    """Before any photo is read."""
+    if score is not None and score not in gallery.rule.unknown_scores:
+        raise ConfigError(f'no score named "{score}". This model has: {", ".join(gallery.rule.unknown_scores)}.')
+    if not 0 <= false_accept < 1:
+        raise ConfigError(
+            f"a false-accept rate of {false_accept} is not possible: give a share from 0 to below 1, like 0.05."
+        )
+    if not len(gallery):
+        raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
+
+
+def labelled_photos(encoder: PhotoEncoder, folder: Path, quiet: bool) -> list[tuple[Photo, str | None]]:
+    """A folder's photos and the class folder each is in, if any; warns of unreadable photos."""
     found = photos.labelled(folder, "test")
-    rows = (row for batch in encoder.batches([path for path, _ in found]) for row in batch)
-    features, labels, bad = [], [], []
-    for (_, label), row in zip(found, with_progress(rows, len(found), quiet), strict=True):
-        if isinstance(row, DataError):
-            bad.append(row)
+    made = with_progress(encoder.photos([path for path, _ in found]), len(found), quiet)
+    good: list[tuple[Photo, str | None]] = []
+    bad: list[DataError] = []
+    for (_, label), photo in zip(found, made, strict=True):
+        if isinstance(photo, DataError):
+            bad.append(photo)
         else:
-            features.append(row)
-            labels.append(label)
-    if not features:
+            good.append((photo, label))
+    if not good:
         raise DataError(f"{folder}: none of its {len(found)} photos can be read (the first: {bad[0]}).")
     if bad:
         warnings.warn(f"{len(bad)} photos cannot be read (the first: {bad[0]}).", FscilWarning, stacklevel=4)
-    return torch.stack(features), labels
+    return good
 
 
 def calibrate_gallery(
-    gallery: Gallery, labelled: tuple[Tensor, Sequence[str | None]] | None, false_accept: float, score: str | None
+    gallery: Gallery,
+    labelled: Sequence[tuple[Photo, str | None]] | None,
+    false_accept: float,
+    score: str | None,
+    constants: Mapping[str, Any] | None,
+    quiet: bool,
 ) -> Calibration:
-    """labelled: features and class names; unknown are those of classes that are not enrolled, or of no class (None).
+    """labelled: photos and class names; unknown are those of classes that are not enrolled, or of no class (None).
 
-    score: of the gallery's rule; by default the rule's own.
+    score: of the gallery's rule; by default the rule's own. constants: of the two-covariance model, if that decides.
     """
     rule = gallery.rule
     score = score or rule.default_score
-    if score not in rule.unknown_scores:
-        raise ConfigError(f'no score named "{score}". This model has: {", ".join(rule.unknown_scores)}.')
-    if not len(gallery):
-        raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
-    known, unknown = (
-        _left_out_scores(gallery, score) if labelled is None else _labelled_scores(gallery, *labelled, score)
-    )
+    if labelled is None:
+        known, unknown = _left_out_scores(gallery, score, constants, quiet)
+    else:
+        known, unknown = _labelled_scores(gallery, labelled, score)
+        if not len(known):
+            known = _held_out_scores(gallery, score, constants, quiet)
     threshold = threshold_at(unknown, false_accept) + rule.rounding
     rejected = float((known < threshold).float().mean()) if len(known) else None
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 
 
-def _left_out_scores(gallery: Gallery, score: str) -> tuple[Tensor, Tensor]:
+def _left_out_scores(
+    gallery: Gallery, score: str, constants: Mapping[str, Any] | None, quiet: bool
+) -> tuple[Tensor, Tensor]:
     """Scores of known and of unknown photos, each class being left out in turn."""
     if len(gallery) < MIN_CLASSES:
         warnings.warn(
@@ -64,18 +88,40 @@ def _left_out_scores(gallery: Gallery, score: str) -> tuple[Tensor, Tensor]:
             FscilWarning,
             stacklevel=5,
         )
+    if constants and gallery.rule.name != COSINE.name:
+        unknown = left_out_ratios(*gallery.features(), constants, GROUPS, quiet)
+        if unknown is not None:
+            return _held_out_scores(gallery, score, constants, quiet), unknown
     return leave_one_class_out(*gallery.features(), score, gallery.rule)
 
 
+def _held_out_scores(gallery: Gallery, score: str, constants: Mapping[str, Any] | None, quiet: bool) -> Tensor:
+    """Of the gallery's own photos, each held out once; none where there are too few."""
+    features, labels = gallery.features()
+    if gallery.rule.name == COSINE.name:
+        return leave_one_class_out(features, labels, score, gallery.rule)[0] if len(gallery) > 1 else torch.empty(0)
+    found = held_out_ratios(features, labels, constants, FOLDS, quiet) if constants else None
+    return torch.empty(0) if found is None else gallery.rule.unknown_scores[score](Evidence(found.ratios))
+
+
 def _labelled_scores(
-    gallery: Gallery, features: Tensor, names: Sequence[str | None], score: str
+    gallery: Gallery, labelled: Sequence[tuple[Photo, str | None]], score: str
 ) -> tuple[Tensor, Tensor]:
     """Scores of the photos of enrolled classes and of the others."""
+    features = torch.stack([photo.feature for photo, _ in labelled])
     scores = gallery.rule.unknown_scores[score](Evidence(gallery.scores(features)))
-    enrolled = torch.tensor([name is not None and name in gallery for name in names])
+    enrolled = torch.tensor([name is not None and name in gallery for _, name in labelled])
     if enrolled.all():
         raise DataError(
-            f"all {len(names)} photos are of enrolled classes, so none is unknown. Add photos of other things, in "
+            f"all {len(labelled)} photos are of enrolled classes, so none is unknown. Add photos of other things, in "
             f"folders of other names or in none."
+        )
+    own = {photo.digest for name in gallery.names for photo in gallery.photos(name)}
+    learned = [photo.source for photo, known in zip((each for each, _ in labelled), enrolled, strict=True)
+               if not known and photo.digest in own]  # fmt: skip
+    if learned:
+        raise DataError(
+            f"{count(len(learned), 'photo')} that the model has learned cannot be unknown: {first_few(learned)}. Take "
+            f"them out of the folder, or put them into folders named like their classes."
         )
     return scores[enrolled], scores[~enrolled]

@@ -1,6 +1,7 @@
 """From a photo to its feature: decode, preprocess, network. The one path for fit, enroll, predict, serve and export."""
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -15,18 +16,23 @@ from fscil.config import Config
 from fscil.data import photos
 from fscil.data.images import Bytes, Resize
 from fscil.data.photos import LoadedPhoto, Source
-from fscil.errors import BadImageError, DataError
+from fscil.errors import BadImageError, ConfigError, DataError
 from fscil.features import Encoder
 from fscil.gallery import Photo
 from fscil.models import Backbone, build_backbone
+from fscil.models.engines import Engine, OnnxNetwork, chosen_engine
 from fscil.models.state import load_state
+from fscil.models.untrusted import require_fitting, require_harmless
 from fscil.preprocess import Preprocess
 from fscil.runtime.progress import ProgressBar
+from fscil.runtime.validation import as_type, invalid
 from fscil.training.build import architecture, preprocess_of
 
 T = TypeVar("T")
 
+MAX_SIDE = 2048  # pixels: a photo is decoded to this size at most, and enters the network at this size at most
 BATCH = 16  # photos that pass the network together: few, so that the first answers come soon
+CPU_BATCH = 4  # of these, at least, at once on a CPU
 THREADS = min(8, max(2, os.cpu_count() or 1))  # that decode
 
 
@@ -38,6 +44,12 @@ class EncoderConfig:
     options: Mapping[str, Any]
     resize: Resize  # when a photo is decoded
     preprocess: Preprocess  # from the decoded photo to the network's input
+
+    def __post_init__(self) -> None:
+        size = self.resize.size
+        sides = [self.preprocess.crop, self.preprocess.resize, *(size if isinstance(size, tuple) else [size])]
+        if not all(1 <= side <= MAX_SIDE for side in sides if side is not None):
+            raise ConfigError(f"a classifier of photos takes images of 1 to {MAX_SIDE} pixels a side, not of {sides}.")
 
     @classmethod
     def from_recipe(cls, config: Config) -> "EncoderConfig":
@@ -64,32 +76,58 @@ class EncoderConfig:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "EncoderConfig":
-        size = content["resize"]["size"]
-        return cls(
-            content["backbone"],
-            content["options"],
-            Resize(tuple(size) if isinstance(size, list) else size, content["resize"]["interpolation"]),
-            Preprocess.from_dict(content["preprocess"]),
-        )
+    def from_dict(cls, content: Any, source: str = "the network in model.json") -> "EncoderConfig":
+        """What `to_dict` made, also after it was JSON. Raises an FscilError for anything else, and for options that no
+        stranger may set: none names a file, and no weights are downloaded.
+        """
+        found = as_type(content, cls, source)
+        require_harmless(found.backbone, found.options)
+        return found
 
 
 class PhotoEncoder:
     """Photos -> features. The weights never change."""
 
-    def __init__(self, config: EncoderConfig, backbone: Backbone, device: torch.device) -> None:
+    def __init__(
+        self, config: EncoderConfig, backbone: Backbone, device: torch.device, engine: Engine | None = None
+    ) -> None:
+        """engine: what evaluates the network; by default what FSCIL_ENGINE names, or else "auto"."""
         self.config, self.device = config, device
         self.backbone = backbone.eval().requires_grad_(False)  # as trained, with its BatchNorm: what is saved
         self._encoder = Encoder(self.backbone, device)
+        self._engine = chosen_engine(engine, device)
+        self._onnx: OnnxNetwork | None = None  # created when first needed
+        self._lock = threading.Lock()
 
     @classmethod
     def load(
-        cls, config: EncoderConfig, weights: dict[str, Tensor], device: torch.device, source: str
+        cls,
+        config: EncoderConfig,
+        weights: dict[str, Tensor],
+        device: torch.device,
+        source: str,
+        engine: Engine | None = None,
     ) -> "PhotoEncoder":
-        """source: what an error calls the place the weights came from."""
-        backbone = config.build()
+        """source: what an error calls the place the weights came from.
+
+        That the weights are of this architecture, and that a photo takes a bearable amount of memory, is known before
+        any memory is taken.
+        """
+        require_fitting(config.build, weights, config.preprocess.crop, source)
+        try:
+            backbone = config.build()
+        except (TypeError, ValueError, RuntimeError) as error:  # options of another type
+            raise invalid(source, f"its network cannot be built: {error}") from error
         load_state(backbone, weights, source)
-        return cls(config, backbone, device)
+        return cls(config, backbone, device, engine)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes, which start an engine of their own."""
+        return {**self.__dict__, "_onnx": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     @property
     def dim(self) -> int:
@@ -101,6 +139,19 @@ class PhotoEncoder:
         """What computes the features: the backbone with BatchNorm folded into its convolutions, on the device."""
         return self._encoder.network
 
+    @property
+    def engine(self) -> Engine:
+        """What evaluates the network, "torch" or "onnxruntime"; starts it."""
+        with self._lock:
+            if self._engine != "torch" and self._onnx is None:
+                try:
+                    self._onnx = OnnxNetwork(self.network, self.config.preprocess.crop)
+                except ConfigError:
+                    if self._engine == "onnxruntime":
+                        raise
+                    self._engine = "torch"
+        return "onnxruntime" if self._onnx else "torch"
+
     @torch.inference_mode()
     def preprocess(self, pixels: Bytes) -> Tensor:
         """(h, w, 3), decoded and resized as the config says -> (3, size, size), the network's input.
@@ -110,8 +161,15 @@ class PhotoEncoder:
         return self.config.preprocess(torch.tensor(pixels[None]), torch.tensor([pixels.shape[:2]]))[0]
 
     def encode(self, inputs: Sequence[Tensor]) -> Tensor:
-        """(3, size, size) each -> (n, dim) float32 on the host."""
-        return self._encoder(torch.stack(list(inputs))).clone()  # changeable, unlike what inference mode makes
+        """(3, size, size) each -> (n, dim) float32 on the host.
+
+        On a CPU some at a time, whatever the batch: that is as fast, and what a layer computes from 32 photos of 224
+        pixels takes 150 MB.
+        """
+        run = self._onnx if self.engine == "onnxruntime" and self._onnx else self._encoder
+        step = max(CPU_BATCH, 2 * torch.get_num_threads()) if self.device.type == "cpu" else len(inputs)
+        parts = [run(torch.stack(list(inputs[at : at + step]))) for at in range(0, len(inputs), max(1, step))]
+        return torch.cat(parts) if parts else torch.empty(0, self.dim)
 
     def read(self, source: Source) -> Tensor:
         """Decode and preprocess a photo: all that a prediction needs."""
@@ -155,10 +213,14 @@ class PhotoEncoder:
             except DataError as error:
                 return error
 
+        rest = iter(sources)
         for batch in _prefetched(read_or_error, sources):
             inputs = [item[0] for item in batch if not isinstance(item, DataError)]
             features = iter(self.encode(inputs) if inputs else ())
-            yield [item if isinstance(item, DataError) else (next(features), item[1]) for item in batch]
+            yield [
+                item if isinstance(item, DataError) else _finite(source, next(features), item[1])
+                for item, source in zip(batch, rest, strict=False)
+            ]
 
 
 def timestamp() -> str:
@@ -188,7 +250,11 @@ def _prefetched(work: Callable[[Source], T], sources: Sequence[Source]) -> Itera
             waiting = following
 
 
-def _photo(loaded: LoadedPhoto, feature: Tensor, added: str) -> Photo | DataError:
+def _finite(source: Source, feature: Tensor, more: T) -> tuple[Tensor, T] | DataError:
     if not feature.isfinite().all():
-        return BadImageError(f"{loaded.source}: its feature is not finite, nothing can be learned from it.")
+        return BadImageError(f"{photos.name_of(source)}: its feature is not finite, nothing can be said about it.")
+    return feature, more
+
+
+def _photo(loaded: LoadedPhoto, feature: Tensor, added: str) -> Photo:
     return Photo(loaded.digest, feature, loaded.source, added, loaded.thumbnail)

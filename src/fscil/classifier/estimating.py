@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fscil.errors import DataError
 from fscil.gallery import TwoCovariance, TwoCovarianceRule
-from fscil.gallery.choosing import ENOUGH_TO_SEARCH, Choice, choose, start
+from fscil.gallery.choosing import ENOUGH_TO_SEARCH, Choice, choose, start, usual_calibration
 from fscil.gallery.probability import ProbabilityCalibration
 
 MIN_CLASSES = 2  # with at least two photos
@@ -59,7 +59,7 @@ def estimate(features: Tensor, labels: Tensor) -> Estimate:
     choice = _choice(features, labels)
     names = torch.unique(labels)
     each = max(2, MAX_PHOTOS // len(names))
-    rows = _some_of_each(labels, names.tolist(), each) if len(labels) > MAX_PHOTOS else torch.arange(len(labels))
+    rows = some_of_each(labels, names.tolist(), each) if len(labels) > MAX_PHOTOS else torch.arange(len(labels))
     model = TwoCovariance.fit(features[rows], labels[rows], **asdict(choice.constants))
     made = {
         "classes": len(names),
@@ -68,7 +68,7 @@ def estimate(features: Tensor, labels: Tensor) -> Estimate:
         "searched": len(choice.trials) > 1,
         "calibration error": choice.calibration_error,
     }
-    return Estimate(TwoCovarianceRule(model), choice.calibration, made)
+    return Estimate(TwoCovarianceRule(model), choice.calibration or usual_calibration(model), made)
 
 
 def _choice(features: Tensor, labels: Tensor) -> Choice:
@@ -76,17 +76,17 @@ def _choice(features: Tensor, labels: Tensor) -> Choice:
     names, counts = torch.unique(labels, return_counts=True)
     usable = names[counts >= TO_CHOOSE].tolist()
     if len(usable) < 3:
-        return Choice(start(len(names)), ProbabilityCalibration(), None, [])
+        return Choice(start(len(names)), None, None, [])
     if len(usable) > MAX_CLASSES_TO_CHOOSE:
         order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(0))
         usable = [usable[place] for place in order[:MAX_CLASSES_TO_CHOOSE].tolist()]
-    rows = _some_of_each(labels, usable, MAX_EACH_TO_CHOOSE)
+    rows = some_of_each(labels, usable, MAX_EACH_TO_CHOOSE)
     found = choose(features[rows], labels[rows])
     few_usable = len(usable) < ENOUGH_TO_SEARCH and len(usable) < len(names)
     return replace(found, constants=start(len(names))) if few_usable else found
 
 
-def _some_of_each(labels: Tensor, names: Iterable[int], most: int) -> Tensor:
+def some_of_each(labels: Tensor, names: Iterable[int], most: int) -> Tensor:
     """Rows of at most this many photos of each of these classes, evenly chosen."""
     chosen = []
     for name in names:

@@ -1,9 +1,10 @@
-"""Base training on a folder's classes: planned to fit into the minutes there are, stoppable and resumable."""
+"""Base training on a folder's classes: planned to fit into the minutes there are, ended by them, stoppable."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,22 +18,42 @@ from fscil.features import FeatureCache
 from fscil.losses import LOSSES
 from fscil.models import Backbone
 from fscil.runtime.text import count, duration
-from fscil.training.base_training import (
-    BaseNetwork,
-    base_step,
-    load_base_network,
-    new_base_network,
-    train_base_network,
-)
+from fscil.training.base_network import BaseNetwork
+from fscil.training.base_training import load_base_network, new_base_network, recipe_step, train_base_network
 from fscil.training.build import preprocess_of
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
 
 HEAD_RATE, HEAD_EPOCHS = 10, 20  # of the classifier alone: times the learning rate of the recipe
-PLANNED_SHARE = 0.9  # of the minutes: the estimate of the time may be too low
+PLANNED_SHARE = 0.9  # of the time there is: the estimate may be too low
+FINISHING_SHARE = 0.05  # of the minutes, for the decision rule and the check
+# In units of encoding all photos once: after training a validation (by torch, which takes longer) and the encoding by
+# the trained network; before it the features for the classifier alone.
+ENCODINGS_AFTER, ENCODINGS_BEFORE = 3, 2
 
 Say: TypeAlias = Callable[[str], None]  # what messages for the user are given to
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The minutes that all the work may take, from its beginning, training being what is shortened."""
+
+    minutes: float | None
+    began: float = field(default_factory=time.monotonic)
+    encoding: float = 0.0  # seconds that all photos take to pass the network
+
+    @property
+    def end_of_training(self) -> float:
+        """By time.monotonic(): what comes after it still fits in."""
+        if self.minutes is None:
+            return math.inf
+        return self.began + 60 * self.minutes * (1 - FINISHING_SHARE) - ENCODINGS_AFTER * self.encoding
+
+    @property
+    def seconds_to_train(self) -> float:
+        """From now on."""
+        return self.end_of_training - time.monotonic() - ENCODINGS_BEFORE * self.encoding
 
 
 @dataclass(frozen=True)
@@ -47,14 +68,17 @@ class TrainingPlan:
 def finetune(
     config: Config,
     base: Images,
-    minutes: float | None,
+    limit: TimeLimit,
     context: Context,
     say: Say,
     work: Path | None,
     source: Mapping[str, Any],
     head_first: bool = False,
 ) -> tuple[Backbone, dict[str, Any]]:
-    """The backbone, trained on the base classes within the minutes, and a record of how.
+    """The backbone, trained on the base classes within the limit, and a record of how.
+
+    Training is planned to end in time. Where it takes longer than estimated it is stopped, and the best state so far is
+    the result.
 
     head_first: train projection and classifier on the untouched backbone's features before, so that their random
     weights do not spoil it.
@@ -62,33 +86,47 @@ def finetune(
     With a run folder (`work`) training can be stopped. The same call again, with the same `source` (a description of
     the base images) and settings, continues it by the plan made at first.
     """
-    request = {**source, "settings": flatten(config), "minutes": minutes}
+    request = {**source, "settings": flatten(config), "minutes": limit.minutes}
     run = _existing_run(work, request) if work else None
     if run:
         plan = TrainingPlan(run.config(), run.about()["limit"], run.about()["estimate"])
         say(f"continuing the training in {run.folder}")
     else:
-        plan = make_plan(config, base, minutes, context)
-        _announce(say, plan, base, minutes, context)
+        plan = make_plan(config, base, limit.seconds_to_train, context)
+        _announce(say, plan, base, limit.minutes, context)
         if work:
             run = Run.create(work, plan.config, {"asked": request, "limit": plan.limit, "estimate": plan.seconds})
     chosen = limit_per_class(base, plan.limit)
-    started = time.monotonic()
+    started, deadline = time.monotonic(), limit.end_of_training
+    stopped_after: float | None = None
     with run.locked() if run else nullcontext():
         if run and run.finished:  # stopped between the end of training and the writing of the model
             backbone = load_base_network(plan.config, run, context).backbone
         else:
             network = new_base_network(plan.config, len(chosen.counts), context)
             if head_first and not (run and run.has("checkpoint")):
-                train_head(network, chosen, plan.config, context)
-            backbone = train_base_network(plan.config, chosen, context, run, network).backbone
+                train_head(network, chosen, plan.config, context, deadline)
+            trained = train_base_network(plan.config, chosen, context, run, network, deadline=deadline)
+            backbone, stopped_after = trained.backbone, trained.stopped_after
     seconds = run.about()["seconds"] if run else round(time.monotonic() - started, 1)
     trained_on = {"classes": len(base.counts), "photos": len(chosen)}
-    return backbone, {"settings": flatten(plan.config), "trained on": trained_on, "seconds": seconds}
+    record = {"settings": flatten(plan.config), "trained on": trained_on, "seconds": seconds}
+    if stopped_after is None:
+        return backbone, record
+    say(
+        f"training was stopped after {stopped_after:.2g} of {count(plan.config.train.epochs, 'epoch')}, to stay within "
+        f"{limit.minutes:g} min: the best it had until then is kept"
+    )
+    return backbone, {**record, "stopped after epochs": stopped_after}
 
 
-def train_head(network: BaseNetwork, images: Images, config: Config, context: Context) -> None:
-    """Projection and classifier alone, in place, on features that are computed once."""
+def train_head(
+    network: BaseNetwork, images: Images, config: Config, context: Context, deadline: float = math.inf
+) -> None:
+    """Projection and classifier alone, in place, on features that are computed once.
+
+    deadline: by time.monotonic(); no epoch begins after it.
+    """
     settings, loss, classes = config.train, LOSSES[config.loss.kind], len(images.counts)
     features = FeatureCache(network.backbone, preprocess_of(config), context.device, quiet=context.quiet)(images)
     features, labels = features.to(context.device), torch.from_numpy(images.labels).to(context.device)
@@ -99,6 +137,8 @@ def train_head(network: BaseNetwork, images: Images, config: Config, context: Co
     generator = torch.Generator().manual_seed(settings.seed)
     network.train()
     for _ in range(HEAD_EPOCHS):
+        if time.monotonic() >= deadline:
+            return
         for rows in torch.split(torch.randperm(len(features), generator=generator), settings.batch):
             if len(rows) < 2:  # BatchNorm needs two
                 continue
@@ -108,14 +148,14 @@ def train_head(network: BaseNetwork, images: Images, config: Config, context: Co
             optimizer.step()
 
 
-def make_plan(config: Config, base: Images, minutes: float | None, context: Context) -> TrainingPlan:
-    """The recipe, or as much of it as fits into the minutes: fewer epochs, and if not even one fits, fewer photos."""
+def make_plan(config: Config, base: Images, available: float, context: Context) -> TrainingPlan:
+    """The recipe, or as much of it as fits into these seconds: fewer epochs, and if not even one fits, fewer photos."""
     classes = len(base.counts)
     network = new_base_network(config, classes, context)
-    seconds = Trainer(config.train, context).estimate(network, base, base_step(config, network, classes))
-    if minutes is None or seconds <= 60 * minutes * PLANNED_SHARE:
+    seconds = Trainer(config.train, context).estimate(network, base, recipe_step(config, network, classes))
+    if seconds <= available * PLANNED_SHARE:
         return TrainingPlan(config, None, seconds)
-    epoch, budget = seconds / config.train.epochs, 60 * minutes * PLANNED_SHARE
+    epoch, budget = seconds / config.train.epochs, available * PLANNED_SHARE
     epochs = max(1, int(budget / epoch))
     shorter = replace(config, train=replace(config.train, epochs=epochs))
     if epoch <= budget:

@@ -1,5 +1,7 @@
 """What a classifier is made from: a folder of photos, a finished run, or the pretrained network alone."""
 
+import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +16,13 @@ from fscil.classifier.base_gallery import encode_images, gallery_of_all, gallery
 from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.classifier.estimating import estimate, why_not
-from fscil.classifier.finetuning import Say, finetune
+from fscil.classifier.finetuning import Say, TimeLimit, finetune
+from fscil.classifier.fit_check import FitCheck, check_fit
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data.images import Dataset
-from fscil.errors import ConfigError, DataError, TrainingError
-from fscil.gallery import Gallery, Photo, class_name
+from fscil.errors import ConfigError, DataError, FscilWarning, TrainingError
+from fscil.gallery import Gallery, Photo, new_class_name
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import count, first_few
 from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
@@ -69,6 +72,7 @@ class FitResult:
     gallery: Gallery
     decision: Decision
     made: dict[str, Any]  # how it was made, for the record
+    check: FitCheck | None = None  # what held-out photos say
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +109,9 @@ def folder_recipe(training: Training | None = None, settings: Sequence[str] = ()
     return load_recipe("folder", [*usual, *settings])
 
 
-def from_pretrained(context: Context) -> FitResult:
+def from_pretrained(context: Context, settings: Sequence[str] = ()) -> FitResult:
     """The pretrained network and no class at all."""
-    config = folder_recipe()
+    config = folder_recipe(settings=settings)
     encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone_of(config), context.device)
     return FitResult(encoder, Gallery(encoder.dim), Decision(), {"by": "pretrained"})
 
@@ -134,30 +138,75 @@ def from_run(run: Run, root: Path | None, shots: int, context: Context) -> FitRe
 
 
 def fit_folder(
-    root: Path, config: Config, training: Training | None, context: Context, say: Say, work: Path | None
+    root: Path,
+    config: Config,
+    training: Training | None,
+    context: Context,
+    say: Say,
+    work: Path | None,
+    unknown_prior: float,
+    check: bool,
 ) -> FitResult:
     """Encode every photo, estimate the decision rule and enroll them all; with `training`, train the network before.
 
-    work: a run folder to stop and resume training in.
+    work: a run folder to stop and resume training in. check: hold out every photo once, and say how well that went.
     """
+    limit = TimeLimit(training.minutes if training else None)
     original = folders.whole(root)
     names = _class_names(original)
     say(f"{root}: {len(original.train)} photos of {len(names)} classes")
+    say(f"network: {config.model.backbone}, {config.views.size} pixels")
     record: dict[str, Any] = {}
     if training is None:
         found = _encode(_untrained(config, context, say), original, original, context)
     else:
         resize = EncoderConfig.from_recipe(config).resize
         folder = PhotoFolder(root, original, data.prepare(original, resize, quiet=context.quiet), names)
-        found, record = _train(folder, config, training, context, say, work)
+        found, record = _train(folder, config, training.from_scratch, limit, context, say, work)
     gallery = gallery_of_all(found.photos, found.labels.tolist(), names)
     photos = sum(photo is not None for photo in found.photos)
     made = {"by": "fit", "folder": str(root.resolve()), "photos": photos, **record}
-    return _decided(FitResult(found.encoder, gallery, Decision(), made), say)
+    _warn_of_shared(gallery)
+    result = _decided(FitResult(found.encoder, gallery, Decision(unknown_prior=unknown_prior), made), say)
+    return _checked(result, context.quiet, say) if check else result
+
+
+def _warn_of_shared(gallery: Gallery) -> None:
+    """The same picture in two classes teaches both of them wrong."""
+    first: dict[str, str] = {}
+    shared = []
+    for name in gallery.names:
+        for photo in gallery.photos(name):
+            if photo.digest in first:
+                shared.append(f"{photo.source} is also {first[photo.digest]}")
+            else:
+                first[photo.digest] = photo.source
+    if shared:
+        warnings.warn(
+            f"{count(len(shared), 'photo is', 'photos are')} in two classes: {first_few(shared)}. Remove the wrong "
+            f"one, or teach it the right name (fscil enroll), which moves it.",
+            FscilWarning,
+            stacklevel=4,
+        )
+
+
+def _checked(result: FitResult, quiet: bool, say: Say) -> FitResult:
+    """With a record of what held-out photos say."""
+    if "decision" not in result.made:
+        return result
+    found = check_fit(result.gallery, result.decision, result.made["decision"]["constants"], quiet)
+    if found is None:
+        say("too few photos to hold some out: try it on others with fscil check MODEL DIR")
+        return result
+    for line in found.lines:
+        say(line)
+    if "trained on" in result.made:
+        say("the network was trained on these photos: others will be named less well")
+    return replace(result, made={**result.made, "check": found.record}, check=found)
 
 
 def _class_names(dataset: Dataset) -> list[str]:
-    names = [class_name(name) for name in dataset.class_names]
+    names = [new_class_name(name) for name in dataset.class_names]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise DataError(f'two class folders are called "{name}", but for blanks. Rename or merge them.')
@@ -190,30 +239,41 @@ def _decided(result: FitResult, say: Say) -> FitResult:
 
 
 def _train(
-    folder: PhotoFolder, config: Config, training: Training, context: Context, say: Say, work: Path | None
+    folder: PhotoFolder,
+    config: Config,
+    from_scratch: bool,
+    limit: TimeLimit,
+    context: Context,
+    say: Say,
+    work: Path | None,
 ) -> tuple[Encoded, dict[str, Any]]:
     """The photos through the trained network, or through the untrained one where that is as good; and a record."""
     _announce_small(folder, say)
     images, trainable = folder.dataset.train, folder.trainable
     if len(trainable) < 2 or config.train.epochs == 0:
-        if training.from_scratch:
+        if from_scratch:
             raise DataError(
                 f"{folder.root}: training from scratch needs at least two classes with {MIN_PHOTOS} photos each, and "
                 f"some epochs; {len(trainable)} have as many. Add photos, or start from the pretrained network."
             )
         say(f"no training: fewer than two classes have {MIN_PHOTOS} photos, or there are no epochs")
         return _encode(_untrained(config, context, say), folder.dataset, folder.original, context), {}
-    held_out = np.zeros(len(images), bool) if training.from_scratch else _held_out(images.labels, trainable)
+    held_out = np.zeros(len(images), bool) if from_scratch else _held_out(images.labels, trainable)
     base = images.select(~held_out).of_classes(trainable).relabel(trainable)
     names = [folder.names[label] for label in trainable]
     source = {"folder": str(folder.root.resolve()), "classes": names, "photos": len(base)}
-    if training.from_scratch:
-        backbone, record = finetune(config, base, training.minutes, context, say, work, source)
+    if from_scratch:
+        backbone, record = finetune(config, base, limit, context, say, work, source)
         encoder = PhotoEncoder(EncoderConfig.from_recipe(config), backbone, context.device)
         return _encode(encoder, folder.dataset, folder.original, context), record
+    began = time.monotonic()
     before = _encode(_untrained(config, context, say), folder.dataset, folder.original, context)
+    limit = replace(limit, encoding=time.monotonic() - began)
+    if limit.seconds_to_train <= 0:
+        say(f"no training: {limit.minutes:g} min are too short for it, as all photos must pass the network again")
+        return before, {}
     try:
-        backbone, record = finetune(config, base, training.minutes, context, say, work, source, head_first=True)
+        backbone, record = finetune(config, base, limit, context, say, work, source, head_first=True)
     except TrainingError as error:
         say(f"{error} The network stays as it was.")
         return before, {"failed": str(error)}

@@ -1,28 +1,23 @@
 """The classifier for people with photos: fit, enroll, forget, predict, say "unknown", save and load."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fscil import __version__
-from fscil.classifier.calibration import calibrate_gallery, labelled_features
+from fscil.classifier.changes import ChangeablePredictor
 from fscil.classifier.decision import Decision
-from fscil.classifier.doubts import doubts, warn_of
-from fscil.classifier.estimating import Estimate, estimate
-from fscil.classifier.predictor import PathLike, Photos
-from fscil.classifier.saving import SavedPredictor
-from fscil.errors import ConfigError, DataError
-from fscil.gallery import class_name
-from fscil.openset import Calibration
+from fscil.classifier.predictor import PathLike
+from fscil.errors import ConfigError
 from fscil.training.context import Context
 
 if TYPE_CHECKING:
     from fscil.classifier.finetuning import Say
+    from fscil.classifier.fit_check import FitCheck
     from fscil.classifier.fitting import FitResult
 
 
-class Classifier(SavedPredictor):
+class Classifier(ChangeablePredictor):
     """A frozen network, a gallery of classes and a decision rule. Several threads may use it at once.
 
     Make one with `fit`, `pretrained`, `from_run` or `load`. Wherever photos are expected, give one or a list of them:
@@ -48,7 +43,7 @@ class Classifier(SavedPredictor):
     'red panda'
     """
 
-    # Making one
+    fit_check: "FitCheck | None" = None  # what held-out photos said when it was fitted; not part of a model folder
 
     @classmethod
     def fit(
@@ -59,6 +54,8 @@ class Classifier(SavedPredictor):
         minutes: float | None = None,
         from_scratch: bool = False,
         unknown_prior: float | None = None,
+        backbone: str | None = None,
+        check: bool = True,
         settings: Sequence[str] = (),
         device: str = "auto",
         quiet: bool = False,
@@ -78,11 +75,16 @@ class Classifier(SavedPredictor):
             Train the network on the classes with at least 5 photos, except for a fifth of their photos. The result is
             used only if it does better on those.
         minutes : float, optional
-            Train no longer than this, on fewer photos if need be; 0: no training.
+            Train so that all is done by then, on fewer photos if need be; 0: no training.
         from_scratch : bool
             Train a small network from random weights, instead of the pretrained one. Its result is always used.
         unknown_prior : float, optional
             How probable it is, before a photo is seen, that it shows none of the classes.
+        backbone : str, optional
+            The pretrained network: "efficientnet_lite0" (the default), "efficientnet_lite1", "efficientnet_lite2" or
+            "timm:NAME"; `fscil backbones` lists them.
+        check : bool
+            Hold out every photo once, and say how well the others name it; see `fit_check`.
         settings : sequence of str
             Changes of the recipe "folder", such as "train.lr=0.01".
         device : str
@@ -113,25 +115,29 @@ class Classifier(SavedPredictor):
         >>> [info.name for info in classifier.classes()]
         ['blue tit', 'robin', 'wren']
         """
+        from fscil.classifier.backbones import backbone_settings
         from fscil.classifier.fitting import Training, fit_folder, folder_recipe
 
         training = Training.asked(finetune, minutes, from_scratch)
+        if from_scratch and backbone:
+            raise ConfigError(f"{backbone} is a pretrained network: leave out from_scratch (--from-scratch).")
         decision = Decision() if unknown_prior is None else Decision(unknown_prior=unknown_prior)
         context = Context.on(device, quiet)
-        recipe = folder_recipe(training, settings)
+        recipe = folder_recipe(training, [*backbone_settings(backbone), *settings])
         root, workplace = Path(folder).expanduser(), Path(work) if work else None
-        made = cls._from(fit_folder(root, recipe, training, context, say or _default_say(quiet), workplace))
-        made.decision = replace(made.decision, unknown_prior=decision.unknown_prior)
-        return made
+        said, prior = say or _default_say(quiet), decision.unknown_prior
+        return cls._from(fit_folder(root, recipe, training, context, said, workplace, prior, check))
 
     @classmethod
-    def pretrained(cls, device: str = "auto") -> "Classifier":
+    def pretrained(cls, device: str = "auto", backbone: str | None = None) -> "Classifier":
         """The pretrained network as it is, with no class yet.
 
         Parameters
         ----------
         device : str
             "auto", "cpu", "cuda" or "cuda:N".
+        backbone : str, optional
+            Which network, as in `fit`.
 
         Returns
         -------
@@ -148,9 +154,10 @@ class Classifier(SavedPredictor):
         >>> classifier.enroll("robin", "garden.jpg")
         1
         """
+        from fscil.classifier.backbones import backbone_settings
         from fscil.classifier.fitting import from_pretrained
 
-        return cls._from(from_pretrained(Context.on(device)))
+        return cls._from(from_pretrained(Context.on(device), backbone_settings(backbone)))
 
     @classmethod
     def from_run(
@@ -199,163 +206,9 @@ class Classifier(SavedPredictor):
 
     @classmethod
     def _from(cls, result: "FitResult") -> "Classifier":
-        return cls(result.encoder, result.gallery, result.decision, {**result.made, "fscil": __version__})
-
-    # Learning
-
-    def enroll(self, name: str, images: Photos) -> int:
-        """Learn a class, or improve one, from one photo or more. No training: its mean is updated.
-
-        An FscilWarning tells where a new class can hardly be distinguished from one that is enrolled, or where a photo
-        looks like none of the others of its class.
-
-        Parameters
-        ----------
-        name : str
-            Of 1 to 200 characters in any script.
-        images : photo or sequence of photos
-            They join those that the class has already; the same picture counts once.
-
-        Returns
-        -------
-        int
-            How many photos were new to the class.
-
-        Raises
-        ------
-        ClassNameError
-            If no class can have this name.
-        DataError
-            If a photo cannot be read, or there is none. Then nothing is learned.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.enroll("red panda", ["panda1.jpg", "panda2.jpg"])
-        2
-        >>> classifier.enroll("red panda", "panda1.jpg")
-        0
-        """
-        class_name(name)  # before the network is used in vain
-        found = self.photos(images)
-        if not found:
-            raise DataError(f'"{name}": no photo to learn it from. Give at least one.')
-        with self.lock:
-            warn_of(doubts(self.gallery, self.decision, name, found))
-            return self.gallery.enroll(name, found)
-
-    def forget(self, name: str) -> None:
-        """Remove a class and every trace of its photos.
-
-        Parameters
-        ----------
-        name : str
-            An enrolled class.
-
-        Raises
-        ------
-        UnknownClassError
-            If it is not enrolled.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.forget("robin")
-        >>> [info.name for info in classifier.classes()]
-        ['blue tit', 'wren']
-        """
-        with self.lock:
-            self.gallery.forget(name)
-
-    def estimate(self) -> Estimate:
-        """Estimate from the photos of the gallery how photos of one class differ, and decide by that from now on.
-
-        A threshold for "unknown" is removed, because it was for other scores.
-
-        Returns
-        -------
-        Estimate
-            The decision rule and how it was found.
-
-        Raises
-        ------
-        DataError
-            If fewer than two classes have two photos or more.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> classifier.estimate().made["classes"]
-        3
-        """
-        with self.lock:
-            found = estimate(*self.gallery.features())
-            self.gallery = self.gallery.under(found.rule)
-            self.decision = replace(self.decision, calibration=None, probability=found.probability)
-            self.made = {**self.made, "decision": found.made}
-        return found
-
-    # Unknown photos
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """The threshold that `calibrate` has set, if any; to set it to None removes it."""
-        return self.decision.calibration
-
-    @calibration.setter
-    def calibration(self, calibration: Calibration | None) -> None:
-        self.decision = replace(self.decision, calibration=calibration)
-
-    def calibrate(
-        self, folder: PathLike | None = None, false_accept: float = 0.05, score: str | None = None, quiet: bool = True
-    ) -> Calibration:
-        """Set the threshold below which a photo is called unknown.
-
-        Without one, that is where "unknown" has a probability above 1/2; under the cosine rule, never.
-
-        Parameters
-        ----------
-        folder : path, optional
-            Photos of things that are not enrolled, in class folders or in none. Photos in folders named like an
-            enrolled class measure how often a known one is rejected. Without a folder, each class is left out in turn.
-        false_accept : float
-            Share of unknown photos that may be taken for a class, from 0 to below 1.
-        score : str, optional
-            Under the cosine rule a key of `fscil.openset.SCORES`, by default "contrast"; otherwise "log_ratio".
-        quiet : bool
-            Show no progress.
-
-        Returns
-        -------
-        Calibration
-            The threshold and what it was set from.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such score or the share is out of range.
-        DataError
-            If no class is enrolled, or the folder has no photo of anything else.
-
-        Examples
-        --------
-        >>> classifier = Classifier.load("birds.fscil")
-        >>> found = classifier.calibrate("photos/no_birds", false_accept=0.05)
-        >>> found.unknowns
-        8
-        >>> classifier.predict("car.jpg")[0].label is None
-        True
-        """
-        self.calibration = self.find_threshold(folder, false_accept, score, quiet)
-        return self.calibration
-
-    def find_threshold(
-        self, folder: PathLike | None, false_accept: float, score: str | None, quiet: bool
-    ) -> Calibration:
-        """What `calibrate` would set, without setting it; with the same parameters."""
-        labelled = labelled_features(self.encoder, Path(folder).expanduser(), quiet) if folder else None
-        with self.lock:
-            return calibrate_gallery(self.gallery, labelled, false_accept, score)
+        made = cls(result.encoder, result.gallery, result.decision, {**result.made, "fscil": __version__})
+        made.fit_check = result.check
+        return made
 
 
 def _check_shots(shots: int) -> None:

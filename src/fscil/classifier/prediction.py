@@ -1,13 +1,13 @@
 """From features to predictions: the nearest classes, and whether a photo is believed to show one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fscil.classifier.decision import Decision
-from fscil.errors import ConfigError
+from fscil.classifier.decision import Decision, State
+from fscil.errors import ConfigError, DataError
 from fscil.gallery import Gallery
 from fscil.runtime.memory import rows_per_chunk
 
@@ -37,6 +37,9 @@ class Prediction:
         That the photo shows none of the classes. With the probabilities of all classes it sums to 1.
     probabilities : tuple of float
         Of the classes of the ranking.
+    state : str
+        "known"; "maybe", where the probability of the nearest class is below the model's threshold for known: it looks
+        like this class, and the label still names it; or "unknown", where the label is None.
 
     Examples
     --------
@@ -51,6 +54,8 @@ class Prediction:
     True
     >>> found.unknown_probability < 0.5
     True
+    >>> found.state
+    'known'
     """
 
     label: str | None
@@ -61,27 +66,60 @@ class Prediction:
     probability: float | None = None
     unknown_probability: float | None = None
     probabilities: tuple[float, ...] = ()
+    state: State = "unknown"
 
 
 def predictions(gallery: Gallery, decision: Decision, features: Tensor, top: int) -> list[Prediction]:
-    """(n, d) raw features -> one prediction each, with the `top` nearest classes in its ranking."""
+    """(n, d) raw features -> one prediction each, with the `top` nearest classes in its ranking.
+
+    Where a photo is nearer to a negative example of a class than to the class, it is answered as if this class were not
+    enrolled.
+    """
     if top < 1:
         raise ConfigError(f"top = {top}: must be at least 1.")
-    names = gallery.names
+    if not features.isfinite().all():
+        raise DataError("a feature is not finite, so nothing can be said about its photo.")
+    found: list[Prediction] = []
+    candidates = gallery.candidates(features, max(top, 2))
+    if candidates is not None:
+        for feature, rows in zip(features.split(1), candidates, strict=True):
+            found += _compared(gallery, decision, feature, [gallery.names[row] for row in rows.tolist()], rows, top)
+        return found
+    for part in torch.split(features, rows_per_chunk(max(1, len(gallery)))):
+        found += _compared(gallery, decision, part, gallery.names, None, top)
+    return found
+
+
+def _compared(
+    gallery: Gallery, decision: Decision, features: Tensor, names: Sequence[str], rows: Tensor | None, top: int
+) -> Iterator[Prediction]:
+    """One prediction each from the classes with these names; rows: theirs, None for all."""
+    scores = gallery.scores(features, rows)
+    refused = gallery.refused(features, scores, rows)
+    if refused is None:
+        yield from _answers(gallery, decision, names, scores, top)
+        return
+    for row, out in zip(scores, refused, strict=True):  # each has classes of its own to choose from
+        left = [name for name, gone in zip(names, out.tolist(), strict=True) if not gone]
+        yield from _answers(gallery, decision, left, row[None, ~out], top)
+
+
+def _answers(
+    gallery: Gallery, decision: Decision, names: Sequence[str], scores: Tensor, top: int
+) -> Iterator[Prediction]:
+    """(n, C) scores of the classes with these names -> one prediction each."""
     if not names:
         unknown = None if decision.probability is None else 1.0
-        return [Prediction(None, 0.0, None, 0.0, unknown_probability=unknown)] * len(features)
-    found: list[Prediction] = []
-    for part in torch.split(features, rows_per_chunk(len(names))):
-        scores = gallery.scores(part)
-        nearest = scores.topk(min(max(top, 2), len(names)), dim=1)
-        known = decision.accepted(gallery.rule, scores).tolist()
-        likely, unknown_probabilities = _probabilities(decision, scores, nearest.values)
-        answers = zip(known, nearest.values.tolist(), nearest.indices.tolist(), strict=True)
-        for row, (accepted, values, classes) in enumerate(answers):
-            chosen = [names[each] for each in classes]
-            found.append(_prediction(accepted, values, chosen, top, likely[row], unknown_probabilities[row]))
-    return found
+        yield from [Prediction(None, 0.0, None, 0.0, unknown_probability=unknown)] * len(scores)
+        return
+    nearest = scores.topk(min(max(top, 2), len(names)), dim=1)
+    known = decision.accepted(gallery.rule, scores).tolist()
+    likely, unknown_probabilities = _probabilities(decision, scores, nearest.values)
+    answers = zip(known, nearest.values.tolist(), nearest.indices.tolist(), strict=True)
+    for row, (accepted, values, classes) in enumerate(answers):
+        chosen = [names[each] for each in classes]
+        state = decision.state(accepted, likely[row][0] if likely[row] else None)
+        yield _prediction(state, values, chosen, top, likely[row], unknown_probabilities[row])
 
 
 def _probabilities(
@@ -95,7 +133,7 @@ def _probabilities(
 
 
 def _prediction(
-    known: bool,
+    state: State,
     scores: Sequence[float],
     names: Sequence[str],
     top: int,
@@ -106,7 +144,7 @@ def _prediction(
     runner_up, margin = (names[1], scores[0] - scores[1]) if len(names) > 1 else (None, scores[0])
     ranking = tuple(zip(names, scores, strict=True))[:top]
     return Prediction(
-        label=names[0] if known else None,
+        label=None if state == "unknown" else names[0],
         score=scores[0],
         runner_up=runner_up,
         margin=margin,
@@ -114,4 +152,5 @@ def _prediction(
         probability=probabilities[0] if probabilities else None,
         unknown_probability=unknown_probability,
         probabilities=tuple(probabilities[:top]),
+        state=state,
     )

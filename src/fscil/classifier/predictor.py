@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fscil.classifier.checking import Check, compare_labels
+from fscil.classifier.checking import Check, CheckedPhoto, compare_labels
 from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import PhotoEncoder, with_progress
 from fscil.classifier.prediction import Prediction, predictions
@@ -32,6 +33,16 @@ class Predictor:
         self.gallery = Gallery(encoder.dim) if gallery is None else gallery
         self.decision = decision or Decision()
         self.lock = threading.RLock()  # for reading and changing the gallery
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: the classes as they are now, without the lock."""
+        with self.lock:
+            state = {name: value for name, value in self.__dict__.items() if name != "lock"}
+            return {**state, "gallery": deepcopy(self.gallery)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.lock = threading.RLock()
 
     def classes(self) -> list[ClassInfo]:
         """The enrolled classes, in the order they were enrolled in.
@@ -215,7 +226,8 @@ class Predictor:
         Parameters
         ----------
         folder : path
-            Photos in one folder per class. If it has a test part, only that is used.
+            Photos in one folder per class, or a CSV file with a header (path, label). If a folder has a test part,
+            only that is used.
         quiet : bool
             Show no progress.
 
@@ -238,15 +250,21 @@ class Predictor:
         found = [(path, label) for path, label in photos.labelled(root, "test") if label is not None]
         if not found:
             raise DataError(f"{root}: no photo in a class folder, so nothing says what is right.")
-        answers = with_progress(self.stream([path for path, _ in found]), len(found), quiet)
-        true, predicted, skipped = [], [], []
-        for (_, label), answer in zip(found, answers, strict=True):
-            if isinstance(answer, DataError):
-                skipped.append(str(answer))
+        with self.lock:
+            own = {photo.digest for name in self.gallery.names for photo in self.gallery.photos(name)}
+        answers, skipped, learned = list[CheckedPhoto](), list[str](), 0
+        made = with_progress(self.encoder.photos([path for path, _ in found]), len(found), quiet)
+        for (path, label), photo in zip(found, made, strict=True):
+            if isinstance(photo, DataError):
+                skipped.append(str(photo))
             else:
-                true.append(label.strip())
-                predicted.append(answer.label)
-        return compare_labels(true, predicted, self.gallery.names, skipped)
+                learned += photo.digest in own
+                (answer,) = self.predict_features(photo.feature[None])
+                answers.append(CheckedPhoto(path, label.strip(), answer))
+        true, predicted = [each.true for each in answers], [each.answer.label for each in answers]
+        states = [each.answer.state for each in answers]
+        check = compare_labels(true, predicted, self.gallery.names, skipped, states)
+        return replace(check, answers=tuple(answers), learned=learned)
 
     def _decision(self, unknown_prior: float | None) -> Decision:
         """The model's own, or with another prior for one call."""

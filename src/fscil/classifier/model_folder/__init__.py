@@ -12,6 +12,7 @@ A new generation of files becomes current when model.json is replaced; files tha
 record is on disk when `append` returns.
 """
 
-from fscil.classifier.model_folder.folder import Changed, Contents, ModelFolder, Version
+from fscil.classifier.model_folder.folder import Changed, Contents, ModelFolder, other_network
+from fscil.classifier.model_folder.manifest import Version, network_of
 
-__all__ = ["Changed", "Contents", "ModelFolder", "Version"]
+__all__ = ["Changed", "Contents", "ModelFolder", "Version", "network_of", "other_network"]

@@ -2,41 +2,40 @@
 
 import hashlib
 import json
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fscil.classifier.model_folder import journal
 from fscil.classifier.model_folder.journal import JournalError, Position
+from fscil.classifier.model_folder.manifest import (
+    MANIFEST,
+    OWN_FILES,
+    SCHEMA,
+    WITHOUT_DECISION,
+    WITHOUT_NEGATIVES,
+    FileEntry,
+    Kind,
+    Manifest,
+    Version,
+    checksum,
+    read_manifest,
+)
 from fscil.errors import FscilWarning, StoreError
+from fscil.gallery.snapshot import NEGATIVE
 from fscil.runtime import locks
-from fscil.runtime.files import cannot_write, load_tensors, pack_tensors, read_json, write_bytes, write_json
+from fscil.runtime.files import cannot_write, flush_folder, load_tensors, pack_tensors, write_bytes, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
 
-SCHEMA = 2
-WITHOUT_DECISION = 1  # the schema of a model that decides by cosine: older versions read it too
-MANIFEST = "model.json"
-OWN_FILES = re.compile(
-    r"model\.json|(weights|decision)-[0-9a-f]{8}\.safetensors|gallery-\d+\.safetensors|journal-\d+\.jsonl"
-    r"|\.lock|\.server|\.server\.json|\.[^/\\]+\.part"
-)
-
-
-@dataclass(frozen=True)
-class Version:
-    """The state of a model on disk: two are equal if and only if nothing has changed in between."""
-
-    generation: int
-    checksum: str  # of model.json
-    end: Position  # of the journal
+KINDS: tuple[Kind, ...] = ("weights", "gallery", "decision")
+KEPT: tuple[Kind, ...] = ("weights", "decision")  # by a new snapshot
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +46,9 @@ class Contents:
     about: dict[str, Any]  # description of the model
     snapshot: dict[str, "Tensor"]  # of the gallery
     records: list[dict[str, Any]]  # in the order in which they were appended
-    version: Version
+    version: Hashable  # two are equal if and only if nothing has changed in between
     decision: dict[str, "Tensor"]  # what the decision rule consists of; empty for the cosine rule
+    network: str  # tells one network from another: checksums of its description and its weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +58,6 @@ class Changed:
     about: Mapping[str, Any]
     snapshot: Mapping[str, "Tensor"]
     decision: Mapping[str, "Tensor"] | None = None  # None: as it was
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """model.json: the files of one generation."""
-
-    generation: int
-    about: dict[str, Any]
-    files: dict[str, dict[str, Any]]  # weights, gallery and, if there is one, decision -> name, size, sha256
-    journal: str
-    checksum: str
-
-    @property
-    def names(self) -> set[str]:
-        return {MANIFEST, *locks.FILES, self.journal, *(file["name"] for file in self.files.values())}
-
-    def version(self, end: Position) -> Version:
-        return Version(self.generation, self.checksum, end)
-
-    @property
-    def start(self) -> Position:
-        return Position(0, self.checksum)
 
 
 class ModelFolder:
@@ -111,7 +89,7 @@ class ModelFolder:
     def records_since(self, version: Version) -> list[dict[str, Any]] | None:
         """What was appended after this version; None if the model was replaced or compacted since: then `read` it."""
 
-        def read_records(manifest: _Manifest) -> list[dict[str, Any]] | None:
+        def read_records(manifest: Manifest) -> list[dict[str, Any]] | None:
             if manifest.version(version.end) != version:
                 return None
             try:
@@ -122,6 +100,15 @@ class ModelFolder:
         return self._consistently(read_records)
 
     # Writing
+
+    def remove_leftovers(self) -> None:
+        """Remove what a writer that was killed has left: it may hold photos of a class that was forgotten.
+
+        Raises a StoreError where that is impossible, also because another process writes or serves the model just now.
+        """
+        if self._leftovers(self._manifest()):
+            with self._locked(None, wait=False) as manifest:
+                self._remove_leftovers(manifest)
 
     def create(
         self,
@@ -149,27 +136,33 @@ class ModelFolder:
                 generation = old.generation + 1
                 if expected and old.version(self._end(old)) != expected:
                     raise StoreError(f"{self.path}: the model has changed since it was read. Read it again first.")
-            files = {"weights": self._write_tensors("weights", weights)}
+            files: dict[Kind, FileEntry] = {"weights": self._write_tensors("weights", weights)}
             if decision:
                 files["decision"] = self._write_tensors("decision", decision)
             return self._commit(generation, files, about, snapshot)
 
-    def append(self, record: Mapping[str, Any]) -> Version:
-        """Append one record to the journal; it is on disk when this returns."""
-        with self._locked() as manifest:
+    def append(self, record: Mapping[str, Any], network: str | None = None) -> Version:
+        """Append one record to the journal; it is on disk when this returns.
+
+        network: what the model must have; by default any.
+        """
+        with self._locked(network) as manifest:
             end = self._end(manifest)
-            self._remove_leftovers(manifest)
+            with suppress(StoreError):  # the next compaction says so
+                self._remove_leftovers(manifest)
             self._checked = manifest.version(journal.append(self.path / manifest.journal, end, record))
             return self._checked
 
-    def compact(self, change: Callable[[Contents], Changed]) -> Version:
+    def compact(self, change: Callable[[Contents], Changed], network: str | None = None) -> Version:
         """Replace description, snapshot and decision by what `change` returns for the contents; empty the journal.
 
-        Other writers wait meanwhile, so `change` must not write to this model itself.
+        Other writers wait meanwhile, so `change` must not write to this model itself. network: as for `append`. No file
+        of an earlier state is left when this returns; where one cannot be removed, a StoreError says so.
         """
-        with self._locked() as manifest:
+        with self._locked(network) as manifest:
+            self._remove_leftovers(manifest)  # also where `change` finds nothing to do and raises
             changed = change(self._read(manifest))
-            files = {kind: file for kind, file in manifest.files.items() if kind in ("weights", "decision")}
+            files = {kind: file for kind, file in manifest.files.items() if kind in KEPT}
             if changed.decision is not None:
                 files["decision"] = self._write_tensors("decision", changed.decision)
             return self._commit(manifest.generation + 1, files, changed.about, changed.snapshot)
@@ -183,7 +176,7 @@ class ModelFolder:
 
     # Inside
 
-    def _consistently(self, read: Callable[[_Manifest], T]) -> T:
+    def _consistently(self, read: Callable[[Manifest], T]) -> T:
         """Read one generation; again if meanwhile the next one replaced it and its files were removed."""
         while True:
             manifest = self._manifest()
@@ -194,41 +187,21 @@ class ModelFolder:
                     raise
 
     @contextmanager
-    def _locked(self) -> Iterator[_Manifest]:
+    def _locked(self, network: str | None, wait: bool = True) -> Iterator[Manifest]:
         self._manifest()  # leaves no lock in a folder that is not a model
-        with locks.writing(self.path):
-            yield self._manifest()
+        with locks.writing(self.path, wait):
+            manifest = self._manifest()
+            if network is not None and manifest.network != network:
+                raise other_network(str(self.path))
+            yield manifest
 
-    def _manifest(self) -> _Manifest:
-        path = self.path / MANIFEST
-        try:
-            content = read_json(path)
-        except StoreError as error:
-            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                raise StoreError(
-                    f"{self.path} is not a model: it has no {MANIFEST}. Make one with: fscil fit DIR -o {self.path}"
-                ) from None
-            raise
-        if not isinstance(content, dict):
-            content = {}
-        schema = content.get("schema")
-        if isinstance(schema, int) and schema > SCHEMA:
-            raise StoreError(f"{path}: written by a newer fscil (schema {schema}). Upgrade fscil to read it.")
-        checksum = content.pop("sha256", None)
-        if checksum != _checksum(content):
-            raise StoreError(
-                f"{path}: its checksum is wrong: the file was damaged or changed, or is of another program. "
-                f"Restore it from a copy."
-            )
-        found = _Manifest(content["generation"], content["about"], content["files"], content["journal"], checksum)
-        if not all(OWN_FILES.fullmatch(name) for name in found.names):
-            raise StoreError(f"{path}: names files that are not a model's. Do not trust its source.")
-        return found
+    def _manifest(self) -> Manifest:
+        return read_manifest(self.path)
 
-    def _read(self, manifest: _Manifest) -> Contents:
+    def _read(self, manifest: Manifest) -> Contents:
         weights, snapshot, decision = (
-            load_tensors(self.path / file["name"], file["sha256"])[0] if file else {}
-            for file in (manifest.files.get(kind) for kind in ("weights", "gallery", "decision"))
+            load_tensors(self.path / file.name, file.sha256)[0] if file else {}
+            for file in map(manifest.files.get, KINDS)
         )
         path = self.path / manifest.journal
         found = journal.scan(path, manifest.start)
@@ -239,12 +212,12 @@ class ModelFolder:
                     if found.torn:
                         _warn_torn(path, len(found.records))
         version = self._checked = manifest.version(found.end)
-        return Contents(weights, manifest.about, snapshot, found.records, version, decision)
+        return Contents(weights, manifest.about, snapshot, found.records, version, decision, manifest.network)
 
-    def _end(self, manifest: _Manifest) -> Position:
+    def _end(self, manifest: Manifest) -> Position:
         """Of the last complete line of the journal."""
         path, checked = self.path / manifest.journal, self._checked
-        start = checked.end if checked and checked.checksum == manifest.checksum else manifest.start
+        start = checked.end if checked and checked.checksum == manifest.sha256 else manifest.start
         try:
             end = journal.scan(path, start).end
         except JournalError:  # an older copy of the journal may have been restored, which is valid from its start
@@ -252,19 +225,19 @@ class ModelFolder:
         self._checked = manifest.version(end)
         return end
 
-    def _write_tensors(self, kind: str, tensors: Mapping[str, "Tensor"]) -> dict[str, Any]:
+    def _write_tensors(self, kind: Kind, tensors: Mapping[str, "Tensor"]) -> FileEntry:
         """Under a name that tells the content, so that a file in use is never written over by another."""
         content = pack_tensors(tensors)
         return self._write_file(f"{kind}-{hashlib.sha256(content).hexdigest()[:8]}.safetensors", content)
 
-    def _write_file(self, name: str, content: bytes) -> dict[str, Any]:
+    def _write_file(self, name: str, content: bytes) -> FileEntry:
         write_bytes(self.path / name, content)
-        return {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        return FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
 
     def _commit(
         self,
         generation: int,
-        files: Mapping[str, dict[str, Any]],
+        files: Mapping[Kind, FileEntry],
         about: Mapping[str, Any],
         snapshot: Mapping[str, "Tensor"],
     ) -> Version:
@@ -272,29 +245,51 @@ class ModelFolder:
 
         files: weights and decision, which are there already.
         """
+        gallery = self._write_file(f"gallery-{generation}.safetensors", pack_tensors(snapshot))
         content = {
-            "schema": SCHEMA if "decision" in files else WITHOUT_DECISION,
+            "schema": _schema(files, snapshot),
             "generation": generation,
             "about": json.loads(json.dumps(about, allow_nan=False)),  # as it will be read: lists, not tuples
-            "files": {
-                **files,
-                "gallery": self._write_file(f"gallery-{generation}.safetensors", pack_tensors(snapshot)),
-            },
+            "files": {kind: asdict(file) for kind, file in {**files, "gallery": gallery}.items()},
             "journal": f"journal-{generation}.jsonl",
         }
         write_bytes(self.path / f"journal-{generation}.jsonl", b"")
-        write_json(self.path / MANIFEST, {**content, "sha256": _checksum(content)})
+        write_json(self.path / MANIFEST, {**content, "sha256": checksum(content)})
         manifest = self._manifest()
-        self._remove_leftovers(manifest)
         self._checked = manifest.version(manifest.start)
+        self._remove_leftovers(manifest)
         return self._checked
 
-    def _remove_leftovers(self, manifest: _Manifest) -> None:
+    def _leftovers(self, manifest: Manifest) -> list[Path]:
         """Of earlier generations, and of writers that were killed."""
-        for path in self.path.iterdir():
-            if OWN_FILES.fullmatch(path.name) and path.name not in manifest.names:
-                with suppress(OSError):  # where it is still being read, the next writer removes it
-                    path.unlink(missing_ok=True)
+        try:
+            found = list(self.path.iterdir())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return [path for path in found if OWN_FILES.fullmatch(path.name) and path.name not in manifest.names]
+
+    def _remove_leftovers(self, manifest: Manifest) -> None:
+        leftovers, problems = self._leftovers(manifest), []
+        for path in leftovers:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                problems.append(f"{path}: cannot be removed ({error.strerror or error})")
+        if leftovers:
+            flush_folder(self.path)
+        if problems:
+            raise StoreError(f"{problems[0]}, and may hold what was forgotten. Make it possible, then do this again.")
+
+
+def _schema(files: Mapping[Kind, FileEntry], snapshot: Mapping[str, "Tensor"]) -> int:
+    """The smallest one that says all there is."""
+    if any(name.startswith(NEGATIVE) for name in snapshot):
+        return SCHEMA
+    return WITHOUT_NEGATIVES if "decision" in files else WITHOUT_DECISION
+
+
+def other_network(place: str) -> StoreError:
+    return StoreError(f"{place}: another process has replaced the network. Open the model again.")
 
 
 def _warn_torn(path: Path, complete: int) -> None:
@@ -304,7 +299,3 @@ def _warn_torn(path: Path, complete: int) -> None:
         FscilWarning,
         stacklevel=5,
     )
-
-
-def _checksum(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

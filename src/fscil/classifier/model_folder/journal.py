@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fscil.errors import StoreError
 from fscil.runtime.files import cannot_write
+from fscil.runtime.regular_files import open_regular, require_regular
+from fscil.runtime.validation import require_plain
+
+MAX_LINE = 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -41,27 +45,48 @@ class JournalError(StoreError):
 def scan(path: Path, start: Position) -> Scan:
     """Read on from the end of a valid line."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, None, follow_links=False) as file:
             if file.seek(0, os.SEEK_END) < start.length:
                 raise JournalError(f"{path}: is shorter than it was. Restore the model from a copy.")
             file.seek(start.length)
-            content = file.read()
+            return _scan(path, file, start)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}). Restore the model from a copy.") from error
-    records, at, digest = [], 0, start.digest
-    while (end := content.find(b"\n", at)) >= 0:
-        line = content[at:end]
-        claimed, _, payload = line.partition(b" ")
+        raise StoreError(
+            f"{path}: cannot be read ({error.strerror or error}). Restore the model from a copy."
+        ) from error
+
+
+def _scan(path: Path, file: BinaryIO, start: Position) -> Scan:
+    records: list[dict[str, Any]] = []
+    at, digest = start.length, start.digest
+    while line := file.readline(MAX_LINE + 1):
+        if not line.endswith(b"\n"):
+            if len(line) > MAX_LINE:
+                raise JournalError(f"{path}: the line at byte {at} is too long. Restore the model from a copy.")
+            return Scan(records, Position(at, digest), torn=True)
+        claimed, _, payload = line[:-1].partition(b" ")
         if claimed != _link(digest, payload).encode():
-            if b"\0" in line and end + 1 == len(content):
-                break  # after a power cut parts of the last line may be zeros
+            if b"\0" in line and not file.read(1):
+                return Scan(records, Position(at, digest), torn=True)  # a power cut may leave zeros in the last line
             raise JournalError(
-                f"{path}: the line at byte {start.length + at} has a wrong checksum: the file was damaged or changed. "
+                f"{path}: the line at byte {at} has a wrong checksum: the file was damaged or changed. "
                 f"Restore the model from a copy; or cut the file off at that byte, and enroll again what came after."
             )
-        records.append(json.loads(payload))
-        at, digest = end + 1, claimed.decode()
-    return Scan(records, Position(start.length + at, digest), torn=at < len(content))
+        records.append(_record(path, at, payload))
+        at, digest = at + len(line), claimed.decode()
+    return Scan(records, Position(at, digest), torn=False)
+
+
+def _record(path: Path, at: int, payload: bytes) -> dict[str, Any]:
+    """Its checksum is right, but whoever made the folder may have written anything."""
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise JournalError(f"{path}: the line at byte {at} is no JSON object. Restore the model from a copy.")
+    require_plain(record, path)
+    return record
 
 
 def append(path: Path, end: Position, record: Mapping[str, Any]) -> Position:
@@ -69,8 +94,11 @@ def append(path: Path, end: Position, record: Mapping[str, Any]) -> Position:
     payload = json.dumps(record, allow_nan=False).encode()
     digest = _link(end.digest, payload)
     line = f"{digest} ".encode() + payload + b"\n"
+    if len(line) > MAX_LINE:
+        raise StoreError(f"{path}: too much to write at once ({len(line) >> 20} MiB). Enroll fewer photos at a time.")
     try:
-        with path.open("r+b", buffering=0) as file:
+        require_regular(path)  # where a system cannot open without following links
+        with open_regular(path, None, follow_links=False, flags=os.O_RDWR, buffering=0) as file:
             file.truncate(end.length)
             file.seek(end.length)
             try:

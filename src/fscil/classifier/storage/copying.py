@@ -1,0 +1,28 @@
+"""A model from one storage to another."""
+
+import os
+from contextlib import closing
+from typing import NamedTuple
+
+from fscil.classifier.storage.contents import gallery_of
+from fscil.classifier.storage.opening import storage_at
+from fscil.errors import StoreError
+
+
+class Copied(NamedTuple):
+    place: str  # for messages
+    classes: int
+    photos: int
+
+
+def copy_model(source: str | os.PathLike[str], target: str | os.PathLike[str], force: bool = False) -> Copied:
+    """Network, classes, photos, thresholds and decision rule. force: replace the model that is there."""
+    with closing(storage_at(source)) as old, closing(storage_at(target)) as new:
+        if old.identity == new.identity:
+            raise StoreError(f"{new.place}: this is the model itself. Choose another place to copy it to.")
+        if not force and new.exists():
+            raise StoreError(f"{new.place} already holds a model. Choose another place, or replace it with --force.")
+        contents = old.read()
+        gallery = gallery_of(contents)
+        new.create(contents.weights, contents.about, gallery.snapshot(), decision=contents.decision)
+        return Copied(new.place, len(gallery), int(gallery.counts.sum()))
