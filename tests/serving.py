@@ -20,6 +20,7 @@ from fscil.data.images import Resize
 from fscil.preprocess import Preprocess
 from fscil.serve.keys import Keys
 from fscil.serve.limits import Limits
+from fscil.serve.review import open_review
 from fscil.serve.server import listen, make_server
 from fscil.serve.service import Service
 from fscil.serve.tokens import Token
@@ -40,7 +41,7 @@ for name, limit in options.pop("resources", {}).items():
 limits = Limits(**options.pop("limits", {}))
 key_file = options.pop("key_file", None)
 try:
-    run(Path(sys.argv[1]), key_file=Path(key_file) if key_file else None, limits=limits, port=0, **options)
+    run(sys.argv[1], key_file=Path(key_file) if key_file else None, limits=limits, port=0, **options)
 except FscilError as error:
     sys.exit(str(error))
 """
@@ -122,10 +123,10 @@ def process(model, **options):
 
 
 @contextmanager
-def served(model, keys=None, token=False, **limits):
+def served(model, keys=None, token=False, keep_unknown=None, **limits):
     """The service in a thread of this process, which is quicker to start; yields its client."""
     with StoredClassifier.open(model, serving=True) as stored, listen("127.0.0.1", 0) as listener:
-        service = Service(stored, Limits(**limits))
+        service = Service(stored, Limits(**limits), review=open_review(stored, model, keep_unknown))
         secret = Token(listener.getsockname()[1]) if token else None
         server = make_server(service, Keys.load(keys) if keys else None, secret)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -16,8 +16,9 @@ from fscil.data import DATASETS, load
 from fscil.losses import LOSSES
 from fscil.methods import METHODS
 from fscil.models import BACKBONES, build_backbone
-from fscil.runtime.files import read_json
+from fscil.runtime.files import load_tensors, read_json
 from fscil.runtime.registry import load_plugin
+from fscil.training.base_network import OBJECTIVES
 from helpers import COMMAND, call, environment
 
 TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -32,7 +33,7 @@ COMMANDS = [
 ]
 INSTALLED = [words for words in COMMANDS if "runs/installed" in words]
 SHORTER = ["--quiet", "--set", "train.epochs=0", "--set", "model.width=1"]  # glyphs takes minutes
-REGISTRIES = (METHODS, DATASETS, BACKBONES, LOSSES)
+REGISTRIES = (METHODS, DATASETS, BACKBONES, LOSSES, OBJECTIVES)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,16 @@ def as_before():
 
 def test_every_fence_is_a_file_or_a_command():
     languages = [language for language, _ in re.findall(FENCE, TEXT, re.DOTALL | re.MULTILINE)]
-    assert set(FILES) == {"shrunken.py", "pyproject.toml", "digits.py", "digits.toml", "conv4.py", "smooth.py"}
-    assert sorted(languages) == sorted([*["python"] * 4, *["toml"] * 2, *["sh"] * languages.count("sh")])
+    assert set(FILES) == {
+        "shrunken.py",
+        "pyproject.toml",
+        "digits.py",
+        "digits.toml",
+        "conv4.py",
+        "smooth.py",
+        "centers.py",
+    }
+    assert sorted(languages) == sorted([*["python"] * 5, *["toml"] * 2, *["sh"] * languages.count("sh")])
     assert len(INSTALLED) == 1
 
 
@@ -80,6 +89,9 @@ def test_the_report_shows_the_method_by_its_title(place):
 def test_the_runs_used_what_was_registered(place):
     assert read_json(place / "runs" / "digits" / "results.json")["data"] == "digits"
     assert read_json(place / "runs" / "conv4" / "results.json")["backbone"] == "conv4"
+    centers, _ = load_tensors(place / "runs" / "centers" / "extras.safetensors")
+    assert centers["centers"].shape == (6, 64)
+    assert centers["centers"].abs().sum(1).min() > 0
     assert 'kind = "smooth_cosface"' in (place / "runs" / "smooth" / "config.toml").read_text(encoding="utf-8")
 
 

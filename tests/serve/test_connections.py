@@ -5,6 +5,7 @@ import select
 import socket
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
@@ -131,7 +132,7 @@ def test_a_response_that_is_not_read(model):
     with StoredClassifier.open(model) as stored:
         (one,) = stored.classifier.photos([photo(1, 0)])
         for number in range(200):
-            stored.enroll_photos(f"{number} {'x' * 180}", [one])
+            stored.enroll_photos(f"{number} {'x' * 180}", [replace(one, digest=str(number))])
     with served(model, read_timeout_seconds=0.3) as server, socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         made.connect(address(server))

@@ -33,17 +33,20 @@ def test_health(client):
 def test_nothing_enrolled(fresh):
     (found,) = fresh.post("/predict", files=form(photo(0, 0))).json()["predictions"]
     nothing = {"label": None, "score": 0, "runner_up": None, "margin": 0, "ranking": []}
-    assert found == {"file": "photo0.png", **nothing, "probability": None, "unknown_probability": None}
-    assert fresh.get("/classes").json() == {"classes": [], "total": 0, "calibrated": False, "may_enroll": True}
+    unsure = {"state": "unknown", "probability": None, "unknown_probability": None}
+    assert found == {"file": "photo0.png", **nothing, **unsure}
+    nothing = {"classes": [], "total": 0, "calibrated": False, "thresholds": None}
+    assert fresh.get("/classes").json() == {**nothing, "may_enroll": True, "limits": {"photos": 32, "bytes": 2**26}}
 
 
 def test_predictions_are_those_of_the_classifier(fresh):
     classifier = tiny_classifier()
     for label in range(5):
         shots = [photo(label, seed) for seed in range(3)]
-        classifier.enroll(f"class {label}", shots)
+        classifier.gallery.enroll(f"class {label}", classifier.photos(shots))
         answer = fresh.post(class_url(f"class {label}"), files=form(*shots))
-        assert answer.json() == {"name": f"class {label}", "added": 3, "photos": 3}
+        counts = {"name": f"class {label}", "added": 3, "photos": 3}
+        assert {**answer.json(), **counts} == answer.json()
     asked = [photo(label, 10 + label) for label in range(5)]
     found = fresh.post("/predict?top=3", files=form(*asked)).json()["predictions"]
     expected = classifier.predict(asked, top=3)
@@ -68,7 +71,8 @@ def test_a_photo_as_the_body_gives_the_same_prediction(fresh, kind):
 
 def test_a_photo_counts_once_in_its_class(fresh):
     assert fresh.post("/classes/one", files=form(photo(1, 0), photo(1, 0))).json()["added"] == 1
-    assert fresh.post("/classes/one", files=form(photo(1, 0))).json() == {"name": "one", "added": 0, "photos": 1}
+    again = fresh.post("/classes/one", files=form(photo(1, 0))).json()
+    assert again == {"name": "one", "added": 0, "photos": 1, "warnings": []}
     assert fresh.post("/classes/one", files=form(photo(1, 0), photo(1, 1))).json()["photos"] == 2
 
 
@@ -219,6 +223,16 @@ def test_openapi_has_every_route_with_examples(client):
         ("/classes/{name}", "post"),
         ("/classes/{name}", "delete"),
         ("/classes/{name}/thumbnail", "get"),
+        ("/review", "get"),
+        ("/review", "delete"),
+        ("/review/groups", "get"),
+        ("/review/name", "post"),
+        ("/review/not", "post"),
+        ("/review/photos/{photo}", "delete"),
+        ("/review/photos/{photo}/thumbnail", "get"),
+        ("/negatives", "get"),
+        ("/negatives/{photo}", "delete"),
+        ("/negatives/{photo}/thumbnail", "get"),
         ("/health", "get"),
         ("/metrics", "get"),
     }
@@ -226,3 +240,29 @@ def test_openapi_has_every_route_with_examples(client):
     assert "multipart/form-data" in described["paths"]["/predict"]["post"]["requestBody"]["content"]
     assert described["components"]["schemas"]["Enrolled"]["properties"]["name"]["examples"] == ["red panda"]
     assert set(described["components"]["securitySchemes"]) == {"HTTPBearer", "APIKeyHeader"}
+
+
+def test_openapi_tells_keys_limits_and_errors(client):
+    described = client.get("/openapi.json").json()
+    paths = described["paths"]
+    assert "security" not in paths["/health"]["get"]  # as it answers without
+    either = [{"HTTPBearer": []}, {"APIKeyHeader": []}]
+    for path, methods in paths.items():
+        for route in methods.values():
+            assert path == "/health" or route["security"] == either
+            if "{name}" in path:
+                (name,) = [each for each in route["parameters"] if each["in"] == "path"]
+                assert (name["schema"]["minLength"], name["schema"]["maxLength"]) == (1, 200)
+    assert "404" in paths["/classes/{name}"]["delete"]["responses"]
+    assert "404" in paths["/classes/{name}/thumbnail"]["get"]["responses"]
+    body = paths["/classes/{name}"]["post"]["requestBody"]
+    assert body["content"]["multipart/form-data"]["schema"]["properties"]["files"]["maxItems"] == 32
+    assert "64 MiB" in body["description"]
+
+
+def test_classes_in_order_of_their_names(fresh):
+    for name in ("Zebra", "ant", "Bear"):
+        fresh.post(class_url(name), files=form(photo(len(name), 0)))
+    listed = fresh.get("/classes?order=name").json()["classes"]
+    assert [each["name"] for each in listed] == ["ant", "Bear", "Zebra"]
+    assert fresh.get("/classes?order=size").status_code == 422

@@ -1,35 +1,43 @@
-"""The routes of the HTTP API and the page, with their OpenAPI descriptions."""
+"""The routes of the HTTP API and the page."""
 
 from collections.abc import Callable
-from itertools import zip_longest
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from fscil import __version__
-from fscil.classifier import Prediction
-from fscil.errors import ClassNameError, DataError, StoreError, UnknownClassError
+from fscil.errors import ClassNameError, DataError, StoreError, UnavailableError, UnknownClassError
 from fscil.serve.auth import Authenticator, unknown_token
 from fscil.serve.keys import Keys
+from fscil.serve.limits import RETRY_AFTER
 from fscil.serve.middleware import ServiceMiddleware, error_response, log
+from fscil.serve.openapi import (
+    DESCRIPTION,
+    UPLOAD_ERRORS,
+    class_name_in_path,
+    error_responses,
+    key_or_token,
+    photos_body,
+)
+from fscil.serve.permissions import may_enroll, require_enroll
+from fscil.serve.responses import enrollment_warnings, known_class, predicted
+from fscil.serve.review_routes import add_review
 from fscil.serve.schemas import (
+    DecisionThresholds,
+    Doubts,
     Enrolled,
     Forgotten,
     Health,
-    KnownClass,
     KnownClasses,
-    Predicted,
     Predictions,
-    Problem,
-    Ranked,
+    RequestLimits,
 )
-from fscil.serve.service import ListedClass, Service
+from fscil.serve.service import DoubtfulError, Order, Service
 from fscil.serve.tokens import Token
 from fscil.serve.uploads import uploads
 
@@ -42,49 +50,11 @@ MEDIA_TYPES = {
 }
 PAGE_FILES = {f"/{file.name}": file for file in sorted(PAGE.iterdir()) if file.suffix in MEDIA_TYPES}
 PAGE_FILES["/"] = PAGE_FILES.pop("/index.html")
+PAGE_FILES["/docs"] = PAGE_FILES.pop("/docs.html")
 PUBLIC_PATHS = frozenset({*PAGE_FILES, "/health", "/openapi.json"})
-DESCRIPTION = """Predicts the class of a photo, or that it is unknown; learns a new class from one to five photos.
-
-Send a key of the key file, or the token that a service without one printed, as `Authorization: Bearer KEY` or
-`X-API-Key: KEY`. A read key allows prediction and listing, an enroll key and the token also enrollment and forgetting.
-Every error is JSON: `{"error": "…"}`."""
-
-PHOTOS = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
-FORM = {"multipart/form-data": {"schema": {"type": "object", "required": ["files"], "properties": {"files": PHOTOS}}}}
-ONE_PHOTO = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("image/jpeg", "image/png")}
-REQUEST_BODY = {"requestBody": {"required": True, "content": {**FORM, **ONE_PHOTO}}}
-
-ERRORS = {
-    401: "The key or token is missing or not valid.",
-    403: "The key does not allow this, the model is read-only, or the request comes from another site.",
-    408: "Read timeout of the request body.",
-    413: "Too many bytes, photos or pixels.",
-    415: "Not an image, or not in a supported format.",
-    422: "A corrupt photo, no photo, or an invalid name or number.",
-    429: "Too many concurrent requests; try again after Retry-After seconds.",
-    503: "The queue of photos is full, or the service is shutting down; try again after Retry-After seconds.",
-    507: "The model cannot be written, such as on a full disk.",
-}
-UPLOAD_ERRORS = (401, 403, 408, 413, 415, 422, 429, 503, 507)
 
 
-def error_responses(*statuses: int, **others: str) -> dict[int | str, dict[str, Any]]:
-    texts = {**{str(status): ERRORS[status] for status in statuses}, **others}
-    return {status: {"model": Problem, "description": text} for status, text in texts.items()}
-
-
-def may_enroll(request: Request) -> bool:
-    return bool(request.state.permission == "enroll") and not request.app.state.read_only
-
-
-def require_enroll(request: Request) -> None:
-    if request.app.state.read_only:
-        raise HTTPException(403, "The model folder is read-only: this service can neither enroll nor forget classes.")
-    if not may_enroll(request):
-        raise HTTPException(403, "This is a read key: it allows neither enrollment nor forgetting.")
-
-
-def decoded_name(name: str) -> str:
+def decoded_name(name: Annotated[str, class_name_in_path()]) -> str:
     """The class name of a URL; whether it is a valid one is decided by the gallery."""
     if "\N{REPLACEMENT CHARACTER}" in name:
         raise HTTPException(422, "The name in the URL is not percent-encoded UTF-8.")
@@ -105,10 +75,6 @@ def make_app(
         docs_url=None,  # FastAPI's own pages load scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[
-            Depends(HTTPBearer(auto_error=False)),
-            Depends(APIKeyHeader(name="X-API-Key", auto_error=False)),
-        ],
     )
     app.add_middleware(
         ServiceMiddleware,
@@ -121,18 +87,22 @@ def make_app(
     app.state.read_only = service.read_only
     _add_error_handlers(app)
     _add_page(app, token)
-    _add_monitoring(app, service)
-    _add_classes(app, service)
-    _add_predict(app, service)
+    _add_health(app)
+    routes = APIRouter(dependencies=key_or_token())
+    _add_metrics(routes, service)
+    _add_classes(routes, service)
+    _add_predict(routes, service)
+    add_review(routes, service)
+    app.include_router(routes)
     return app
 
 
-def _add_predict(app: FastAPI, service: Service) -> None:
-    @app.post(
+def _add_predict(routes: APIRouter, service: Service) -> None:
+    @routes.post(
         "/predict",
         summary="Predict the classes of photos",
         responses=error_responses(*UPLOAD_ERRORS),
-        openapi_extra=REQUEST_BODY,
+        openapi_extra=photos_body(service.limits),
     )
     async def predict(
         request: Request,
@@ -142,55 +112,68 @@ def _add_predict(app: FastAPI, service: Service) -> None:
         async with uploads(request, service.limits) as files:
             found = await service.predict(files, top)
         return Predictions(
-            predictions=[_predicted(file.name, prediction) for file, prediction in zip(files, found, strict=True)]
+            predictions=[predicted(file.name, prediction) for file, prediction in zip(files, found, strict=True)]
         )
 
 
-def _add_classes(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/classes/{name:path}",
+def _add_classes(routes: APIRouter, service: Service) -> None:
+    @routes.post(
+        "/classes/{name:text}",
         summary="Enroll a class, or add photos to it",
-        responses=error_responses(*UPLOAD_ERRORS),
-        openapi_extra=REQUEST_BODY,
+        responses={
+            **error_responses(*UPLOAD_ERRORS),
+            409: {"model": Doubts, "description": "With `strict`: there are warnings, and nothing was enrolled."},
+        },
+        openapi_extra=photos_body(service.limits),
         dependencies=[Depends(require_enroll)],
     )
-    async def enroll(request: Request, name: NameInPath) -> Enrolled:
-        """All photos are added or none, and are on disk before the response. One the class already has is ignored."""
+    async def enroll(
+        request: Request,
+        name: NameInPath,
+        strict: Annotated[bool, Query(description="Enroll nothing if there is a warning: 409.")] = False,
+    ) -> Enrolled:
+        """All photos are added or none, and are on disk before the response. One the class already has is ignored, one
+        that another class has is moved."""
         async with uploads(request, service.limits) as files:
-            added, info = await service.enroll(name, files)
-        return Enrolled(name=info.name, added=added, photos=info.photos)
+            added, info, doubts = await service.enroll(name, files, strict)
+        return Enrolled(
+            name=info.name, added=added, photos=info.photos, warnings=enrollment_warnings(info.name, doubts)
+        )
 
-    @app.delete(
-        "/classes/{name:path}",
+    @routes.delete(
+        "/classes/{name:text}",
         summary="Forget a class: delete the features, thumbnails and hashes of its photos",
-        responses=error_responses(401, 403, 422, 429, 503, 507, **{"404": "There is no such class."}),
+        responses=error_responses(401, 403, 404, 422, 429, 503, 507),
         dependencies=[Depends(require_enroll)],
     )
     async def forget(name: NameInPath) -> Forgotten:
         return Forgotten(forgotten=await service.forget(name))
 
-    @app.get("/classes", summary="List the classes", responses=error_responses(401, 403, 422, 503))
+    @routes.get("/classes", summary="List the classes", responses=error_responses(401, 403, 422, 503))
     async def classes(
         request: Request,
         search: Annotated[str, Query(description="Only names that contain this text.")] = "",
-        offset: Annotated[int, Query(ge=0)] = 0,
+        order: Annotated[Order, Query(description="changed: last changed first; name: A to Z.")] = "changed",
+        offset: Annotated[int, Query(ge=0, description="How many classes to leave out.")] = 0,
         limit: Annotated[int | None, Query(ge=1, description="Maximum number of classes; without it, all.")] = None,
     ) -> KnownClasses:
-        page, total = await service.classes(search, offset, limit)
+        page, total = await service.classes(search, offset, limit, order)
         return KnownClasses(
-            classes=[_known_class(listed) for listed in page],
+            classes=[known_class(listed) for listed in page],
             total=total,
             calibrated=service.calibrated,
+            thresholds=DecisionThresholds(**asdict(service.thresholds)) if service.thresholds else None,
             may_enroll=may_enroll(request),
+            limits=RequestLimits(photos=service.limits.max_photos_per_request, bytes=service.limits.max_request_bytes),
         )
 
-    @app.get(
-        "/classes/{name:path}/thumbnail",
+    @routes.get(
+        "/classes/{name:text}/thumbnail",
         summary="Thumbnail of a photo of a class",
         response_class=Response,
         responses={
             200: {"content": {"image/jpeg": {}}, "description": "A JPEG of at most 96 pixels."},
-            **error_responses(401, 403, 422, 503, **{"404": "There is no such class, or no such photo of it."}),
+            **error_responses(401, 403, 404, 422, 503),
         },
     )
     async def thumbnail(
@@ -199,12 +182,14 @@ def _add_classes(app: FastAPI, service: Service) -> None:
         return Response(await service.thumbnail(name, photo), media_type="image/jpeg")
 
 
-def _add_monitoring(app: FastAPI, service: Service) -> None:
-    @app.get("/health", summary="Health check", responses=error_responses(503))
+def _add_health(app: FastAPI) -> None:
+    @app.get("/health", summary="Health check", responses=error_responses(403, 503))
     async def health() -> Health:
         return Health(status="ok", version=__version__)
 
-    @app.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=error_responses(401, 403))
+
+def _add_metrics(routes: APIRouter, service: Service) -> None:
+    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=error_responses(401, 403))
     async def metrics() -> Response:
         return Response(service.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -245,39 +230,18 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     async def store_error(request: Request, error: Exception) -> JSONResponse:
         log.warning("%s %s: %s", request.method, ascii(request.url.path), error)
+        if isinstance(error, UnavailableError):
+            return error_response(HTTPException(503, str(error), RETRY_AFTER))
         return error_response(HTTPException(507, str(error)))
 
+    async def doubtful(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, DoubtfulError)
+        content = Doubts(error=f"Nothing was learned: {error}", warnings=enrollment_warnings(error.name, error.doubts))
+        return JSONResponse(content.model_dump(), 409)
+
+    app.add_exception_handler(DoubtfulError, doubtful)
     app.add_exception_handler(StoreError, store_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, validation_error)
     for kind in (UnknownClassError, ClassNameError, DataError):
         app.add_exception_handler(kind, data_error)
-
-
-def _predicted(file: str, prediction: Prediction) -> Predicted:
-    return Predicted(
-        file=file,
-        label=prediction.label,
-        score=prediction.score,
-        probability=prediction.probability,
-        unknown_probability=prediction.unknown_probability,
-        runner_up=prediction.runner_up,
-        margin=prediction.margin,
-        ranking=[
-            Ranked(label=label, score=score, probability=probability)
-            for (label, score), probability in zip_longest(prediction.ranking, prediction.probabilities)
-        ],
-    )
-
-
-def _known_class(listed: ListedClass) -> KnownClass:
-    info = listed.info
-    return KnownClass(
-        name=info.name,
-        photos=info.photos,
-        origin=info.origin,
-        added=info.added,
-        changed=info.changed,
-        sources=list(info.sources),
-        thumbnail=f"classes/{quote(info.name, safe='')}/thumbnail" if listed.has_thumbnail else None,
-    )

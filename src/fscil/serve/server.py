@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from fscil.errors import ConfigError
+from fscil.runtime.extras import install_command
 from fscil.runtime.text import count
 
 if TYPE_CHECKING:
@@ -30,21 +31,23 @@ SHUTDOWN_SECONDS = 30  # that requests in flight get to finish
 
 
 def run(
-    model: Path,
+    model: Path | str,
     host: str = HOST,
     port: int = PORT,
     key_file: Path | None = None,
     device: str = "auto",
     limits: "Limits | None" = None,
     token: bool = True,
+    keep_unknown: int | None = None,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
 ) -> None:
-    """Serve a model folder until SIGTERM or Ctrl-C, then finish the requests in flight.
+    """Serve a model until SIGTERM or Ctrl-C, then finish the requests in flight.
 
     Parameters
     ----------
     model
-        A model folder. No other process can change it meanwhile.
+        A model folder, which no other process can change meanwhile; or the address of a database, postgresql://…, which
+        any number of servers may serve.
     host, port
         Address to listen on. Port 0 takes any free one. Any host but a loopback one requires a key file.
     key_file
@@ -55,13 +58,17 @@ def run(
         Sizes, counts and timeouts of requests (`fscil.serve.limits.Limits`).
     token
         Without a key file: whether requests need a random token, which is part of the address that is printed.
+    keep_unknown
+        Keep the photos that were unknown or maybe for review, at most so many; by default none. They are in the folder
+        "review" of the model folder.
     say
         Called with the address, once connections are accepted.
 
     Raises
     ------
     ConfigError
-        If the extra "serve" is not installed, the address cannot be used, or the key file is missing or invalid.
+        If the extra "serve" is not installed, the address cannot be used, the key file is missing or invalid, or
+        photos cannot be kept because the model is in a database or read-only.
     StoreError
         If the model cannot be read, or another server uses it.
 
@@ -81,7 +88,7 @@ def run(
 
     _require_key_file(host, key_file)
     keys = Keys.load(key_file) if key_file else None
-    with listen(host, port) as listener, _open_service(model, device, limits or Limits()) as service:
+    with listen(host, port) as listener, _open_service(model, device, limits or Limits(), keep_unknown) as service:
         secret = Token(listener.getsockname()[1]) if token and keys is None else None
         server = make_server(service, keys, secret)
         with _stop_on_signals(server):
@@ -89,7 +96,9 @@ def run(
             classes = count(service.class_count, "class", "classes")
             url = f"{_url(listener)}/?token={secret.value}" if secret else _url(listener)
             what = f"{classes}, read-only" if service.read_only else classes
-            say(f"Serving {model} ({what}) at {url}  Press Ctrl-C to stop.")
+            say(f"Serving {service.place} ({what}) at {url}  Press Ctrl-C to stop.")
+            for line in _about_kept(service):
+                say(line)
             server.run(sockets=[listener])
 
 
@@ -143,7 +152,7 @@ def _require_packages() -> None:
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"The service needs {error.name}. Run: pip install 'fscil[serve]'") from error
+        raise ConfigError(f"The service needs {error.name}. Run: {install_command('serve')}") from error
 
 
 def _require_key_file(host: str, key_file: Path | None) -> None:
@@ -158,18 +167,37 @@ def _require_key_file(host: str, key_file: Path | None) -> None:
 
 
 @contextmanager
-def _open_service(model: Path, device: str, limits: "Limits") -> Iterator["Service"]:
+def _open_service(model: Path | str, device: str, limits: "Limits", keep_unknown: int | None) -> Iterator["Service"]:
     from fscil.classifier import StoredClassifier
     from fscil.runtime.allocator import tune_allocator
+    from fscil.serve.review import open_review
     from fscil.serve.service import Service
 
     tune_allocator()
-    read_only = model.is_dir() and not os.access(model, os.W_OK)  # then there is no lock to take either
-    with (
-        StoredClassifier.open(model, device=device, serving=not read_only) as stored,
-        closing(Service(stored, limits, read_only)) as service,
-    ):
-        yield service
+    # Where a folder cannot be written, there is no lock to take either.
+    read_only = Path(model).is_dir() and not os.access(model, os.W_OK)
+    with StoredClassifier.open(model, device=device, serving=not read_only) as stored:
+        review = open_review(stored, model, keep_unknown, read_only)
+        with closing(Service(stored, limits, read_only, review)) as service:
+            yield service
+
+
+def _about_kept(service: "Service") -> Iterator[str]:
+    """What is kept where, and how to get rid of it."""
+    review = service.review
+    kept = count(review.total, "photo")
+    if review.keeping:
+        yield (
+            f"Photos that it does not know are kept for review, at most {review.at_most}, in {review.folder} ({kept} "
+            f"there now). Delete them on the page, or after stopping with: fscil review {service.place} --clear"
+        )
+        if not service.calibrated:
+            yield "This model never says unknown, so nothing will be kept. Stop, and run: fscil upgrade MODEL"
+    elif review.total:
+        yield (
+            f"{kept} of before in {review.folder} can be reviewed; further ones are not kept. Delete them: "
+            f"fscil review {service.place} --clear"
+        )
 
 
 def _url(listener: socket.socket) -> str:

@@ -6,7 +6,7 @@ const KEY = "fscil-key"; // in the session storage
 const KEY_REQUIRED = "This service requires a key.";
 const TOKEN_REQUIRED = "Open the address that the service printed when it was started, or enter the token in it here.";
 
-/** Fetches a path of the service; asks for a key after 401. An error has the message and the status of the response. */
+/** Fetches a path of the service; asks for a key after 401. An error has the message, status and warnings of the response. */
 export async function request(path, options = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
@@ -18,8 +18,8 @@ export async function request(path, options = {}) {
       throw new Error("The service does not respond. Is it still running?");
     }
     if (response.ok) return response;
-    const { error = `The service responded with status ${response.status}.` } = await response.json().catch(() => ({}));
-    if (response.status !== 401) throw Object.assign(new Error(error), { status: response.status });
+    const { error = `The service responded with status ${response.status}.`, warnings } = await response.json().catch(() => ({}));
+    if (response.status !== 401) throw Object.assign(new Error(error), { status: response.status, warnings });
     // Unless another request has asked for a new key meanwhile.
     const wantsToken = (response.headers.get("WWW-Authenticate") ?? "").includes("token");
     if (sessionStorage.getItem(KEY) === key) await askForKey(key ? error : wantsToken ? TOKEN_REQUIRED : KEY_REQUIRED);

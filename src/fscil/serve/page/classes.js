@@ -1,7 +1,7 @@
 // The list of known classes: search, paging, thumbnails, forget.
 
 import { classPath, request } from "./api.js";
-import { $, create, photoCount, reportErrors, showNotice } from "./dom.js";
+import { $, create, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
 import { draw, model, predict, predictedPhotos } from "./photos.js";
 
 const PAGE_SIZE = 60; // classes per request
@@ -12,14 +12,8 @@ const thumbnails = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
     thumbnails.unobserve(target);
-    // Fetched instead of linked, because an <img> cannot send a key.
-    request(target.dataset.url)
-      .then((response) => response.blob())
-      .then((blob) => {
-        const image = create("img", { src: URL.createObjectURL(blob), alt: "" });
-        image.onload = () => URL.revokeObjectURL(image.src);
-        target.replaceChildren(image);
-      })
+    thumbnailOf(target.dataset.url, request)
+      .then((image) => target.replaceChildren(image))
       .catch(() => {}); // the first letter stays
   }
 }, { rootMargin: "200px" });
@@ -30,11 +24,13 @@ let latestRequest = 0; // responses to older requests are ignored
 export async function listClasses({ offset = 0, highlighted = null } = {}) {
   const number = ++latestRequest;
   const search = $("search").value.trim();
-  const query = new URLSearchParams({ limit: PAGE_SIZE, offset, search });
+  const query = new URLSearchParams({ limit: PAGE_SIZE, offset, search, order: "name" });
   const found = await (await request(`classes?${query}`)).json();
   if (number !== latestRequest) return;
   model.mayEnroll = found.may_enroll;
   model.calibrated = found.calibrated;
+  model.thresholds = found.thresholds;
+  model.limits = found.limits;
   if (!offset) {
     thumbnails.disconnect();
     $("classes").replaceChildren();

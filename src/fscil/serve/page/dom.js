@@ -10,6 +10,14 @@ export function create(tag, properties = {}, ...children) {
 
 export const photoCount = (count) => (count === 1 ? "1 photo" : `${count} photos`);
 
+/** An <img> of a path of the service: fetched by `request` instead of linked, because an <img> cannot send a key. */
+export async function thumbnailOf(path, request, alt = "") {
+  const blob = await (await request(path)).blob();
+  const image = create("img", { src: URL.createObjectURL(blob), alt });
+  image.onload = () => URL.revokeObjectURL(image.src);
+  return image;
+}
+
 export function showNotice(text) {
   $("error").hidden = true;
   $("notice").textContent = text;

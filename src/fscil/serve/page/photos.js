@@ -2,15 +2,19 @@
 
 import { formOf, request } from "./api.js";
 import { $, clearMessages, create } from "./dom.js";
+import { predictionParts, thresholdText, verdict } from "./verdict.js";
 
 const MAX_CONCURRENT_REQUESTS = 4;
 const INVALID_PHOTO = [413, 415, 422]; // statuses of a photo the service cannot use
 
 export const photos = []; // {file, url, state: "pending" | "predicted" | "invalid" | "failed", prediction, error}
-export const model = { mayEnroll: true, calibrated: false }; // from the last list of classes
+// From the last list of classes.
+export const model = { mayEnroll: true, calibrated: false, thresholds: null, limits: { photos: 32, bytes: 2 ** 26 } };
 let selected = null; // the photo whose prediction is shown
 
 export const usablePhotos = () => photos.filter(({ state }) => state !== "invalid");
+/** The photos that a name in the form is given to. */
+export const namedPhotos = () => ($("only-shown").checked ? usablePhotos().filter((photo) => photo === selected) : usablePhotos());
 export const predictedPhotos = () => photos.filter(({ state }) => state === "predicted");
 
 export function clearPhotos() {
@@ -31,6 +35,8 @@ export async function showPhotos(files, { add = false } = {}) {
 }
 
 export async function predict(wanted) {
+  wanted.filter(({ state }) => state === "failed").forEach((photo) => (photo.state = "pending"));
+  draw();
   const queue = [...wanted];
   const worker = async () => {
     for (let photo = queue.shift(); photo; photo = queue.shift()) {
@@ -69,9 +75,34 @@ export function draw() {
   drawPrediction(selected);
   const usable = usablePhotos().length;
   $("learn").hidden = !model.mayEnroll || !usable;
+  $("which").hidden = photos.length < 2 || selected.state === "invalid";
+  if ($("which").hidden) $("only-shown").checked = false;
   $("read-only").hidden = model.mayEnroll;
-  $("learn-button").textContent = usable > 1 ? `Learn from ${usable} photos` : "Learn";
+  $("thresholds").textContent = thresholdText(model);
+  const named = namedPhotos().length;
+  $("learn-button").textContent = named > 1 ? `Learn from ${named} photos` : "Learn";
 }
+
+/** The same elements stay while the prediction does, so that the focus is not lost. */
+function drawPrediction(photo) {
+  const shown = JSON.stringify([photo.url, photo.state, photo.prediction, photo.error, model]);
+  if ($("prediction").dataset.shown === shown) return;
+  const parts = predictionParts(photo, model, {
+    retry: () => predict(photos.filter(({ state }) => state === "failed")),
+    confirm: (name) => learning.confirm(name, [photo]),
+    choose: (name) => {
+      $("name").value = name;
+      $("name").focus();
+    },
+  });
+  $("prediction").replaceChildren(...parts);
+  $("prediction").dataset.shown = shown;
+  $("announcement").textContent = parts[0].dataset.announcement;
+}
+
+export const learning = { confirm: async () => {} }; // set by learn.js, which needs this module
+
+$("only-shown").onchange = () => draw();
 
 function drawStrip() {
   const focused = [...$("strip").children].findIndex((item) => item.contains(document.activeElement));
@@ -82,8 +113,11 @@ function drawStrip() {
 function stripItem(photo, index) {
   const image = create("img", { src: photo.url, alt: "" });
   image.onerror = () => image.replaceWith("?");
-  const tile = create("button", { type: "button", className: `tile ${photo.state}`, title: photo.file.name }, image);
-  tile.setAttribute("aria-label", `Photo ${index + 1}${photo.state === "invalid" ? ", not valid" : ""}`);
+  const { text, kind } = verdict(photo);
+  const caption = create("span", { className: "caption", textContent: text });
+  const frame = create("span", { className: "frame" }, image);
+  const tile = create("button", { type: "button", className: `tile ${kind}`, title: `${photo.file.name}: ${text}` }, frame, caption);
+  tile.setAttribute("aria-label", `Photo ${index + 1}: ${text}`);
   tile.setAttribute("aria-pressed", String(photo === selected));
   tile.onclick = () => {
     selected = photo;
@@ -115,60 +149,6 @@ $("files").onchange = () => {
   showPhotos($("files").files, { add: adding });
   adding = false;
 };
-
-function drawPrediction({ state, prediction, error }) {
-  const parts = {
-    pending: () => [headline("Classifying…", "muted")],
-    invalid: () => [headline("Not a valid photo", "muted", error), create("p", { textContent: error })],
-    failed: () => [headline("No prediction", "muted", error), create("p", { textContent: error })],
-    predicted: () => predictionParts(prediction),
-  }[state]();
-  $("prediction").replaceChildren(...parts);
-  $("announcement").textContent = parts[0].dataset.announcement;
-}
-
-/** The first line of a prediction, and what a screen reader announces. */
-function headline(text, className = "", announcement = text) {
-  const element = create("p", { className: `headline ${className}`, textContent: text });
-  element.dataset.announcement = announcement;
-  return element;
-}
-
-const percent = (share) => (share > 0.999 && share < 1 ? "> 99.9%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
-
-function predictionParts({ label, score, probability, unknown_probability: unknown, ranking }) {
-  const note = (tag, text) => create(tag, { className: "muted", textContent: text });
-  if (!ranking.length) return [headline("No classes yet", "muted"), note("p", "Enter a name below to add the first one.")];
-  const bars = create("ol", { className: "bars" });
-  ranking.forEach((ranked, index) => bars.append(bar(ranked, index === 0 && label !== null)));
-  const unlikely = unknown === null ? [] : [note("p", `Unknown: ${percent(unknown)}`)];
-  if (label === null)
-    return [
-      headline("Unknown", "muted", `Unknown. The nearest class is ${ranking[0].label}.`),
-      note("p", `Not similar enough to any class${unknown === null ? "" : `: unknown with ${percent(unknown)}`}. The nearest classes:`),
-      bars,
-    ];
-  const sure = probability === null ? `similarity ${score.toFixed(2)}` : `probability ${percent(probability)}`;
-  const parts = [headline(label, "", `${label}, ${sure}`), bars, ...unlikely];
-  if (!model.calibrated) parts.push(note("small", "The model is not calibrated: it always gives the nearest class, never “unknown”."));
-  return parts;
-}
-
-function bar({ label, score, probability }, first) {
-  const fill = create("i");
-  const certain = probability !== null;
-  fill.style.setProperty("--width", `${(100 * Math.min(1, Math.max(0, certain ? probability : score))).toFixed(1)}%`);
-  const number = certain
-    ? { textContent: percent(probability), title: "Probability" }
-    : { textContent: score.toFixed(2), title: "Cosine similarity, at most 1" };
-  return create(
-    "li",
-    { className: first ? "first" : "" },
-    create("span", { className: "label", textContent: label, title: label }),
-    create("span", { className: "number", ...number }),
-    create("span", { className: "bar" }, fill),
-  );
-}
 
 // The service reads formats that some browsers cannot show, such as HEIC.
 $("preview").onerror = () => {

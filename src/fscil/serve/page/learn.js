@@ -1,0 +1,93 @@
+// Teach a name to photos: in several requests if there are many, and with the service's warnings before anything is learned.
+
+import { classPath, formOf, request } from "./api.js";
+import { listClasses } from "./classes.js";
+import { $, create, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
+import { closeCamera } from "./input.js";
+import { learning, model, namedPhotos, predict, usablePhotos } from "./photos.js";
+
+const FORM_OVERHEAD = 2 ** 10; // bytes of a form per file, at most
+
+$("learn").onsubmit = async (event) => {
+  event.preventDefault();
+  const name = $("name").value.trim();
+  if (name) await learn(name, namedPhotos());
+};
+
+/** Parts of the photos, each as large as a request may be. */
+function* requestsOf(photos) {
+  const { photos: most, bytes } = model.limits;
+  let part = [];
+  let size = FORM_OVERHEAD;
+  for (const photo of photos) {
+    const more = photo.file.size + FORM_OVERHEAD;
+    if (part.length && (part.length === most || size + more > bytes)) {
+      yield part;
+      part = [];
+      size = FORM_OVERHEAD;
+    }
+    part.push(photo);
+    size += more;
+  }
+  if (part.length) yield part;
+}
+
+/** With `strict`, asks before photos are learned that the service has doubts about. */
+async function learn(name, photos, strict = true) {
+  if (!photos.length) return;
+  $("warnings").hidden = true;
+  $("learn-button").disabled = true;
+  await reportErrors(async () => {
+    let added = 0;
+    let enrolled;
+    for (const part of requestsOf(photos)) {
+      if (photos.length > part.length) showNotice(`Learning “${name}”: ${added} of ${photos.length} photos…`);
+      try {
+        const form = formOf(part.map(({ file }) => file));
+        const response = await request(`${classPath(name)}?strict=${strict}`, { method: "POST", body: form });
+        enrolled = await response.json();
+        added += enrolled.added;
+      } catch (error) {
+        if (!error.warnings) throw error;
+        showNotice(added ? `Learned “${name}” from ${photoCount(added)} so far.` : "");
+        showWarnings(name, photos, error.warnings);
+        return;
+      }
+    }
+    $("name").value = "";
+    closeCamera();
+    showNotice(enrolledText({ ...enrolled, added }, photos.length));
+    await Promise.all([listClasses({ highlighted: enrolled.name }), predict(usablePhotos())]);
+  });
+  $("learn-button").disabled = false;
+}
+
+learning.confirm = learn;
+
+function enrolledText({ name, added, photos }, sent) {
+  if (!added) return `“${name}” already has ${sent > 1 ? "these photos" : "this photo"}. Nothing changed.`;
+  const total = photos > added ? `; it now has ${photos}` : "";
+  return `Learned “${name}” from ${photoCount(added)}${total}.`;
+}
+
+function showWarnings(name, photos, warnings) {
+  $("warning-list").replaceChildren(...warnings.map((warning) => warningItem(warning, photos)));
+  $("learn-anyway").onclick = () => learn(name, photos, false);
+  $("warnings").hidden = false;
+  $("learn-anyway").focus();
+}
+
+/** The photo that a warning is about (of the whole class, the first), and the one to compare it with. */
+function warningItem({ message, file, other_file: other, thumbnail }, photos) {
+  const pictures = create("span", { className: "pictures" });
+  const named = [file, other].map((name) => name && photos.find((each) => each.file.name === name)).filter(Boolean);
+  for (const photo of named.length ? named : photos.slice(0, 1))
+    pictures.append(create("img", { src: photo.url, alt: photo.file.name || "photo" }));
+  if (thumbnail) thumbnailOf(thumbnail, request, "enrolled photo").then((image) => pictures.append(image)).catch(() => {});
+  return create("li", {}, pictures, create("span", { textContent: message }));
+}
+
+$("learn-not").onclick = () => {
+  $("warnings").hidden = true;
+  $("name").focus();
+};
