@@ -6,19 +6,42 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["databases"]
 settings.register_profile("fscil", deadline=None, derandomize=True)
 settings.load_profile("fscil")
 
 # What `make test-fast` leaves out, by path: files that train, start a browser or many processes, or take long.
 SLOW = (
-    *("cli/", "crash/", "e2e/", "methods/", "property/", "test_benchmarks.py", "test_export.py", "test_imports.py"),
+    *(
+        "cli/",
+        "crash/",
+        "e2e/",
+        "methods/",
+        "property/",
+        "training/test_wandb_log.py",
+        "test_benchmarks.py",
+        "test_export.py",
+        "test_imports.py",
+        "test_session_lists.py",
+    ),
     *("classifier/test_calibration.py", "classifier/test_examples.py", "classifier/test_finetuning.py"),
+    *("classifier/storage/", "classifier/test_encoding_memory.py"),
     *("classifier/test_fitting.py", "classifier/test_model_folder.py", "data/test_glyphs.py", "data/test_load.py"),
-    *("experiments/test_grid.py", "experiments/test_run.py", "gallery/test_choosing.py"),
+    *("classifier/test_held_out.py", "classifier/test_promises.py"),
+    *(
+        "experiments/test_feature_files.py",
+        "experiments/test_grid.py",
+        "experiments/test_ray_engine.py",
+        "experiments/test_readout.py",
+        "experiments/test_run.py",
+        "experiments/test_shared_grid.py",
+        "gallery/test_choosing.py",
+    ),
     *("report/test_page_of_a_grid.py", "serve/test_connections.py", "serve/test_decoding.py", "serve/test_errors.py"),
-    *("serve/test_server.py", "serve/test_soak.py", "serve/test_tokens.py"),
+    *("serve/test_server.py", "serve/test_replicas.py", "serve/test_soak.py", "serve/test_tokens.py"),
     *("training/test_base_training.py", "training/test_checkpoints.py", "training/test_loop.py"),
-    "training/test_run_folder.py",
+    "training/test_objectives.py",
+    *("training/test_run_folder.py", "training/test_torchrun.py"),
 )
 
 

@@ -96,8 +96,7 @@ def untrained_method(method, config, classes, class_names=NAMES):
     """On a network that has been initialised and not trained, for states to be loaded into."""
     kind = method_class(method)
     recipe = kind.base_recipe(config)
-    network = new_base_network(recipe, classes, CONTEXT)
-    trained = TrainedNetwork(network.backbone, None if recipe.model.projection else network.head)
+    trained = TrainedNetwork.of(recipe, new_base_network(recipe, classes, CONTEXT))
     return kind(config, trained, CONTEXT, class_names)
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from fscil.augment import Views, mix_classes
+from fscil.augment import Views
 from fscil.losses import angular_penalty
+from fscil.mixing import mix_classes
 from fscil.preprocess import STATISTICS, normalise
 from fscil.training.base_training import new_base_network
 from fscil.training.context import Context

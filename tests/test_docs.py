@@ -192,7 +192,7 @@ def test_the_workflow_runs_ci_on_every_python_that_is_promised():
 
 def test_the_first_version_of_the_changelog_is_this_or_the_next():
     versions = re.findall(r"^## (\d+\.\d+\.\d+)", text_of("CHANGELOG.md"), re.MULTILINE)
-    assert resolve("fscil").__version__ in versions[:2]
+    assert resolve("fscil").__version__.removesuffix(".dev0") in versions[:2]
 
 
 def test_the_slow_files_that_are_left_out_exist():

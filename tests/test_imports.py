@@ -90,8 +90,8 @@ def test_every_name_that_is_offered_is_there(name):
     ("module", "name"),
     [
         ("losses", "angular_penalty"),
-        ("augment", "pair_label"),
-        ("augment", "mix_classes"),
+        ("mixing", "pair_label"),
+        ("mixing", "mix_classes"),
         ("protocol", "Protocol"),
         ("protocol", "published_draw"),
         ("metrics", "harmonic_accuracy"),

@@ -1,5 +1,6 @@
 """The scikit-learn estimators keep scikit-learn's conventions, and its means are what the formula says."""
 
+import copy
 import pickle
 import re
 from pathlib import Path
@@ -183,7 +184,7 @@ def test_features_are_those_of_the_classifier(classifier, saved, tmp_path):
         found = FeatureExtractor(model, device="cpu").fit(images).transform(images)
         assert isinstance(found, np.ndarray)
         assert found.shape == (5, classifier.encoder.dim)
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)  # batches may round otherwise
     np.testing.assert_allclose(found[:4], np.tile(found[0], (4, 1)), rtol=1e-5)
     assert abs(found[0] - found[4]).max() > 1e-3
 
@@ -204,7 +205,7 @@ def test_another_model_takes_effect_with_fit(classifier, saved):
 
 def test_a_clone_shares_the_network(classifier):
     twin = clone(FeatureExtractor(classifier, device="cpu"))
-    assert twin.get_params() == {"model": classifier, "device": "cpu"}
+    assert twin.get_params() == {"model": classifier, "device": "cpu", "cache_size": 10_000}
 
 
 def test_a_pipeline_is_cross_validated_like_its_features(classifier):
@@ -216,6 +217,60 @@ def test_a_pipeline_is_cross_validated_like_its_features(classifier):
     expected = cross_val_score(NearestMeanClassifier(), features, names, cv=3)
     np.testing.assert_allclose(scores, expected)
     assert scores.mean() > 0.25  # by chance; the network is random
+
+
+def test_one_path_is_one_photo(classifier, tmp_path):
+    Image.fromarray(picture(3, 0)).save(tmp_path / "a.png")
+    paths = [tmp_path / "a.png", str(tmp_path / "a.png"), np.array([str(tmp_path / "a.png")])]
+    expected = classifier.features(tmp_path / "a.png").numpy()
+    for path in paths:
+        np.testing.assert_array_equal(FeatureExtractor(classifier).transform(path), expected)
+    assert FeatureExtractor(classifier).transform([]).shape == (0, classifier.encoder.dim)
+
+
+def test_a_pipeline_is_pickled_and_copied_with_what_it_has_learned(classifier):
+    images, names = [picture(label, seed) for label in range(3) for seed in range(3)], np.repeat(NAMES[:3], 3)
+    model = make_pipeline(FeatureExtractor(classifier), NearestMeanClassifier()).fit(images, names)
+    queries = [picture(label, 77) for label in range(3)]
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):  # noqa: S301
+        np.testing.assert_array_equal(twin.predict(queries), model.predict(queries))
+        twin[-1].partial_fit(twin[0].transform(picture(6, 0)), ["kiwi"])
+        assert "kiwi" in twin[-1].classes_
+    assert "kiwi" not in model[-1].classes_
+
+
+def test_cross_validation_in_two_processes(saved):
+    images, names = [picture(label, seed) for label in range(4) for seed in range(6)], np.repeat(NAMES[:4], 6)
+    model = make_pipeline(FeatureExtractor(saved, device="cpu"), NearestMeanClassifier())
+    np.testing.assert_allclose(
+        cross_val_score(model, images, names, cv=3, n_jobs=2), cross_val_score(model, images, names, cv=3)
+    )
+
+
+def test_every_feature_is_computed_once(saved, tmp_path):
+    computed = []
+
+    class Counting(Classifier):
+        def features(self, images):
+            computed.extend(images)
+            return super().features(images)
+
+    loaded = Classifier.load(saved, "cpu")
+    counting = Counting(loaded.encoder, loaded.gallery)
+    for number in range(6):
+        Image.fromarray(picture(number % 2, 500 + number)).save(tmp_path / f"{number}.png")
+    images = [tmp_path / f"{number}.png" for number in range(6)]
+    extractor = FeatureExtractor(counting)
+    model = make_pipeline(extractor, NearestMeanClassifier())
+    cross_val_score(model, images, ["a", "b"] * 3, cv=3)
+    assert sorted(computed) == images
+    Image.fromarray(picture(5, 900).repeat(2, 0)).save(images[0])  # another photo in the same place
+    np.testing.assert_array_equal(extractor.transform(images[0]), loaded.features(images[0]).numpy())
+    assert len(computed) == 7
+    FeatureExtractor(counting, cache_size=0).transform(images)
+    assert len(computed) == 7
+    FeatureExtractor(counting).transform(images)
+    assert len(computed) == 7 + 6, "with a size of 0 nothing is kept from then on"
 
 
 def test_the_pretrained_network_is_the_default():

@@ -4,19 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fscil.augment import mix_classes, pair_label
-    from fscil.classifier import Classifier, Prediction
+    from fscil.classifier import Classifier, Prediction, Thresholds
     from fscil.config import Config, load_recipe
     from fscil.data import DATASETS
     from fscil.gallery import balanced_indices
     from fscil.losses import LOSSES, angular_penalty
     from fscil.methods import METHODS, Alice
     from fscil.metrics import harmonic_accuracy
+    from fscil.mixing import mix_classes, pair_label
     from fscil.models import BACKBONES, build_backbone
     from fscil.protocol import Protocol, published_draw
     from fscil.runtime.allocator import tune_allocator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The module of each public name, imported on first use, so that `import fscil` stays light.
 _MODULES = {
@@ -29,13 +29,14 @@ _MODULES = {
     "Config": "config",
     "Prediction": "classifier",
     "Protocol": "protocol",
+    "Thresholds": "classifier",
     "angular_penalty": "losses",
     "balanced_indices": "gallery",
     "build_backbone": "models",
     "harmonic_accuracy": "metrics",
     "load_recipe": "config",
-    "mix_classes": "augment",
-    "pair_label": "augment",
+    "mix_classes": "mixing",
+    "pair_label": "mixing",
     "published_draw": "protocol",
     "tune_allocator": "runtime.allocator",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "Config",
     "Prediction",
     "Protocol",
+    "Thresholds",
     "__version__",
     "angular_penalty",
     "balanced_indices",

@@ -30,6 +30,7 @@ from fscil.data.photos import Source, as_list, pixels
 from fscil.errors import ExportError
 from fscil.gallery import Gallery, TwoCovarianceRule
 from fscil.preprocess import Preprocess
+from fscil.runtime.extras import install_command
 from fscil.runtime.files import replacing, write_bytes
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -163,7 +164,7 @@ def _check_extra() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ExportError(
-            f"Export to ONNX needs a package that is not installed ({error.name}). Run: pip install 'fscil[export]'"
+            f"Export to ONNX needs a package that is not installed ({error.name}). Run: {install_command('export')}"
         ) from error
 
 
@@ -224,16 +225,12 @@ def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[An
 
     threshold: the smallest score that is accepted, minus infinity where every photo is.
     """
-    rule, threshold = gallery.rule, -np.inf
-    if decision.calibration:
-        threshold = decision.calibration.threshold
-    elif decision.probability:
-        threshold = decision.probability.threshold(decision.unknown_prior)
+    rule = gallery.rule
     arrays: dict[str, NDArray[Any]] = {
         "rule": np.array(rule.name),
         "names": np.array(gallery.names, np.str_),
         "score": np.array(decision.calibration.score if decision.calibration else rule.default_score),
-        "threshold": np.array(threshold),
+        "threshold": np.array(decision.smallest_accepted(len(gallery))),
     }
     if not isinstance(rule, TwoCovarianceRule):
         return {**arrays, "prototypes": gallery.prototypes.numpy()}
@@ -250,8 +247,9 @@ def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[An
             for name, value in (
                 ("temperature", found.temperature),
                 ("slope", found.slope),
-                ("offset", found.offset),
+                ("offset", found.offset_among(len(gallery))),
                 ("unknown_prior", decision.unknown_prior),
+                ("known_threshold", decision.thresholds.known),
             )
         }
     return arrays

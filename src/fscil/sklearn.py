@@ -16,6 +16,7 @@ array(['red panda'], dtype='<U9')
 """
 
 from collections.abc import Sequence
+from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -29,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
     from fscil.classifier import Classifier
+    from fscil.classifier.feature_memory import FeatureMemory
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -241,6 +243,14 @@ class NearestMeanClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return found
 
 
+@cache
+def _memory() -> "FeatureMemory":
+    """Of this process: scikit-learn copies estimators for every fold, and sends them to other processes."""
+    from fscil.classifier.feature_memory import FeatureMemory
+
+    return FeatureMemory()
+
+
 class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Images to features of a frozen network. There is nothing to learn: `fit` only loads the network.
 
@@ -250,6 +260,9 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         A classifier, or a model folder; by default the pretrained network.
     device : str
         "auto", "cpu", "cuda" or "cuda:N"; not used where `model` is a classifier.
+    cache_size : int
+        How many features every process keeps, of all networks together, so that the folds of a cross-validation
+        compute each once. A file is known by its path, size and time. 0: none.
 
     Attributes
     ----------
@@ -262,9 +275,15 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     2
     """
 
-    def __init__(self, model: "Classifier | str | PathLike[str] | None" = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        model: "Classifier | str | PathLike[str] | None" = None,
+        device: str = "auto",
+        cache_size: int = 10_000,
+    ) -> None:
         self.model = model
         self.device = device
+        self.cache_size = cache_size
 
     def fit(self, X: Sequence[Any], y: Any = None) -> Self:
         """Load the network.
@@ -292,6 +311,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         3
         """
         from fscil.classifier import Classifier
+        from fscil.classifier.feature_memory import network_digest
 
         if self.model is None:
             self.classifier_ = Classifier.pretrained(device=self.device)
@@ -299,6 +319,7 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.classifier_ = Classifier.load(self.model, device=self.device)
         else:
             self.classifier_ = self.model
+        self._network = network_digest(self.classifier_.encoder)
         return self
 
     def transform(self, X: Sequence[Any]) -> NDArray[np.float32]:
@@ -306,8 +327,8 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : sequence of images
-            Paths, Pillow images, or uint8 arrays of shape (height, width, 3).
+        X : image or sequence of images
+            Paths, Pillow images, or uint8 arrays of shape (height, width, 3). A single one gives one row.
 
         Returns
         -------
@@ -326,14 +347,21 @@ class FeatureExtractor(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         >>> FeatureExtractor("birds.fscil").transform(["garden.jpg"]).dtype
         dtype('float32')
         """
+        from fscil.data.photos import as_list
+
         if not hasattr(self, "classifier_"):
             self.fit(X)
-        found: NDArray[np.float32] = self.classifier_.features(list(X)).numpy()
-        return found
+
+        def compute(sources: list[Any]) -> NDArray[np.float32]:
+            found: NDArray[np.float32] = self.classifier_.features(sources).numpy()
+            return found
+
+        found = _memory().features(self._network, as_list(X), self.cache_size, compute)
+        return np.stack(found) if found else compute([])
 
     def __sklearn_clone__(self) -> "FeatureExtractor":
         # The network is frozen, so the folds of a cross-validation can share it.
-        return FeatureExtractor(self.model, self.device)
+        return FeatureExtractor(self.model, self.device, self.cache_size)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fscil import Classifier
+from fscil import Classifier, Thresholds, __version__
 from fscil.gallery import COSINE
 from helpers import COMMAND, NAMES, SMALL_NETWORK, call, ctrl_c_at, environment, picture, write_images
 
@@ -238,9 +239,9 @@ def in_words(answer):
     if answer.label is None:
         unknown = f"{answer.unknown_probability:.1%}, nearest {answer.probability:.1%}"
         return f"unknown (nearest: {answer.ranking[0][0]})  {unknown}"
-    return (
-        f"{answer.label}  {answer.probability:.1%}, then {answer.runner_up}, unknown {answer.unknown_probability:.1%}"
-    )
+    maybe = "maybe " if answer.probability < 0.5 else ""
+    unknown = f"unknown {answer.unknown_probability:.1%}"
+    return f"{maybe}{answer.label}  {answer.probability:.1%}, then {answer.runner_up}, {unknown}"
 
 
 @pytest.fixture
@@ -280,6 +281,35 @@ def test_upgrade(by_cosine, asked, capsys, fails, tmp_path):
     assert "too few photos" in fails("upgrade", tmp_path / "few")
 
 
+def test_one_photo_is_removed_by_file_or_digest(model, photos, capsys, fails):
+    name, files = KNOWN[0], sorted((photos / "base" / KNOWN[0]).iterdir())
+    assert call("forget", model, name, "--photo", files[0]) == 0
+    assert "1 photo removed, 5 left" in capsys.readouterr().out
+    assert call("classes", model, name) == 0
+    listed = capsys.readouterr().out
+    assert "5 photos" in listed
+    assert files[0].name not in listed
+    known = Classifier.load(model).gallery.photos(name)
+    assert call("forget", model, name, "--photo", known[0].digest[:12], "--photo", known[1].digest) == 0
+    assert "2 photos removed, 3 left" in capsys.readouterr().out
+    assert [photo.digest for photo in Classifier.load(model).gallery.photos(name)] == [p.digest for p in known[2:]]
+    assert "no such photo" in fails("forget", model, name, "--photo", files[0])
+    assert "no photo has a digest that begins so" in fails("forget", model, name, "--photo", "xyz")
+    assert "There is no class" in fails("forget", model, "nobody", "--photo", files[0])
+
+
+def test_a_class_is_renamed_and_a_photo_moves(model, photos, capsys, fails):
+    assert call("rename", model, KNOWN[0], "renamed") == 0
+    capsys.readouterr()
+    assert "already" in fails("rename", model, "renamed", KNOWN[1])
+    assert "means a folder" in fails("rename", model, "renamed", "..")
+    first = sorted((photos / "base" / KNOWN[1]).iterdir())[0]
+    assert call("enroll", model, "renamed", first) == 0
+    assert f'1 photo moved here from "{KNOWN[1]}"' in capsys.readouterr().out
+    counts = {info.name: info.photos for info in Classifier.load(model).classes()}
+    assert (counts["renamed"], counts[KNOWN[1]]) == (7, 5)
+
+
 def test_the_prior_of_unknown(model, asked, capsys):
     path = asked / "a.png"
     assert call("calibrate", model, "--unknown-prior", 0.9) == 0
@@ -291,6 +321,16 @@ def test_the_prior_of_unknown(model, asked, capsys):
     assert found["unknown_probability"] == pytest.approx(
         Classifier.load(model).predict(path, unknown_prior=0.1)[0].unknown_probability, abs=1e-6
     )
+
+
+def test_the_thresholds_of_known_and_unknown(model, asked, capsys, fails):
+    assert call("calibrate", model, "--known-at", 1, "--unknown-at", 0.99) == 0
+    assert "known: from 1 for" in capsys.readouterr().out
+    assert call("predict", model, asked / "a.png") == 0
+    assert ": maybe " in capsys.readouterr().out
+    assert Classifier.load(model).thresholds == Thresholds(known=1.0, unknown=0.99)
+    assert "is not possible" in fails("calibrate", model, "--known-at", 1.01)
+    assert "leave it out" in fails("calibrate", model, "--unknown-at", 0.4, "--false-accept", 0.1)
 
 
 def test_a_threshold_is_removed_again(model, photos, capsys, fails):
@@ -323,6 +363,7 @@ def test_predict_as_json(model, asked, capsys):
         "probability": pytest.approx(answers[0].probability, abs=1e-4),
         "unknown_probability": pytest.approx(answers[0].unknown_probability, abs=1e-4),
         "probabilities": pytest.approx(list(answers[0].probabilities), abs=1e-4),
+        "state": answers[0].state,
     }
     assert lines[1].keys() == {"image", "error"}
     assert lines[2]["label"] == answers[1].label
@@ -332,12 +373,13 @@ def test_predict_as_csv(model, asked, capsys):
     assert call("predict", model, asked, asked / "gone.png", "--csv", "--top", 9) == 1
     header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
     columns = ["image", "label", "score", "runner_up", "margin", "error", "probability", "unknown_probability"]
-    assert header[:8] == columns
-    assert all(len(row) == len(header) == 8 + 18 for row in rows)
+    assert header[:9] == [*columns, "state"]
+    assert all(len(row) == len(header) == 9 + 18 for row in rows)
     assert [row[0] for row in rows] == [str(asked / name) for name in ("a.png", "b.jpg", "ünter/c, d.png", "gone.png")]
-    assert rows[0][1] == (rows[0][8] if float(rows[0][7]) <= 0.5 else "")
-    assert rows[0][3] == rows[0][10]
-    assert float(rows[0][2]) - float(rows[0][11]) == pytest.approx(float(rows[0][4]), abs=2e-6)
+    assert rows[0][1] == (rows[0][9] if float(rows[0][7]) <= 0.5 else "")
+    assert rows[0][8] == Classifier.load(model).predict(asked / "a.png")[0].state
+    assert rows[0][3] == rows[0][11]
+    assert float(rows[0][2]) - float(rows[0][12]) == pytest.approx(float(rows[0][4]), abs=2e-6)
     assert rows[1][1] == ""
     assert "not a JPEG" in rows[1][5]
     assert "No such file" in rows[3][5]
@@ -376,9 +418,9 @@ def test_check(model, photos, capsys):
     found = Classifier.load(model).check(photos / "test")
     assert call("check", model, photos / "test", "--quiet") == 0
     said = capsys.readouterr().out
-    assert f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, of 18 photos" in said
+    assert f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, maybe {found.maybe:.1%}, of 18 photos" in said
     assert f"unknown {found.rejected:.1%} of 18 photos of classes that are not enrolled" in said
-    assert said.splitlines()[0].split() == ["class", "photos", "correct", "unknown"]
+    assert said.splitlines()[0].split() == ["class", "photos", "correct", "unknown", "maybe"]
     assert [line.split()[0] for line in said.splitlines()[1:7]] == sorted(KNOWN)
     if found.confused:
         true, answered, count = found.confused[0]
@@ -423,3 +465,64 @@ def test_help_teaches_with_an_example(command, capsys):
     assert call(command, "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"Example: fscil {command} " in said
+
+
+def test_photos_are_sorted_and_the_same_command_goes_on(model, asked, tmp_path, capsys, fails):
+    out = tmp_path / "sorted"
+    assert call("predict", model, asked, "--sort-into", out, "--json", "--quiet") == 1  # one photo is bad
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    good = [line for line in lines if "error" not in line]
+    with (out / "predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["state"], row["label"]) for row in rows] == [(line["state"], line["label"] or "") for line in good]
+    for row, line in zip(rows, good, strict=True):
+        assert (out / row["file"]).read_bytes() == Path(line["image"]).read_bytes()
+    assert call("predict", model, asked, "--sort-into", out, "--json", "--quiet") == 1  # the bad one is tried again
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert "goes with --sort-into" in fails("predict", model, asked, "--link")
+
+
+def test_strict_refuses_what_is_doubtful(model, tmp_path, capsys):
+    for number in range(2):
+        image = Image.fromarray(picture(10, 0))
+        image.putpixel((0, 0), (number, 0, 0))
+        image.save(tmp_path / f"{number}.png")
+    paths = [tmp_path / "0.png", tmp_path / "1.png"]
+    assert call("enroll", model, "new", *paths, "--strict") == 1
+    said = capsys.readouterr().err
+    assert "nearly the same photo" in said
+    assert "nothing learned" in said
+    assert "new" not in Classifier.load(model).gallery
+    assert call("enroll", model, "new", *paths) == 0
+
+
+def test_the_version(capsys):
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"fscil {__version__}\n"
+
+
+def test_check_for_programs_and_the_mistakes(model, photos, tmp_path, capsys, fails):
+    assert call("check", model, photos / "test", "--json", "--quiet") == 0
+    figures = json.loads(capsys.readouterr().out)
+    wrong = tmp_path / "wrong"
+    assert call("check", model, photos / "test", "--csv", "--quiet", "--mistakes", wrong) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    enrolled = {each["name"] for each in figures["classes"]}
+    right = sum(row["label"] == row["true"] for row in rows if row["true"] in enrolled)
+    assert right / figures["photos"] == pytest.approx(figures["accuracy"])
+    for each in [*figures["classes"], *figures["not_enrolled"]]:
+        assert each["maybe"] == sum(row["state"] == "maybe" for row in rows if row["true"] == each["name"])
+    assert figures["maybe"] * figures["photos"] == pytest.approx(sum(each["maybe"] for each in figures["classes"]))
+    for row in rows:
+        expected = row["true"] if row["true"] in enrolled else ""
+        assert row["correct"] == ("yes" if row["label"] == expected else "no")
+    assert len([path for path in wrong.rglob("*") if path.is_file()]) == sum(row["correct"] == "no" for row in rows)
+    assert figures["learned"] == 0
+    assert "not both" in fails("check", model, photos / "test", "--csv", "--json")
+
+
+def test_check_says_what_was_learned_and_takes_a_list(model, photos, tmp_path, capsys):
+    lines = [f"{path},{path.parent.name}" for path in sorted((photos / "base" / KNOWN[0]).iterdir())]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *lines]))
+    assert call("check", model, tmp_path / "list.csv", "--quiet") == 0
+    assert "6 of the 6 photos are enrolled in the model" in capsys.readouterr().err

@@ -107,7 +107,8 @@ def photos(tmp_path_factory):
 
 def rows_of(markdown, heading):
     lines = markdown.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
-    return {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ")[1:] for line in lines if "|" in line}
+    cells = [line.replace("**", "").strip("| ").split(" | ") for line in lines if "|" in line]
+    return {first: rest for first, *rest in cells}
 
 
 def test_a_method_in_a_file_goes_through_bench_and_report(plugin, photos, tmp_path, capsys):
@@ -115,8 +116,9 @@ def test_a_method_in_a_file_goes_through_bench_and_report(plugin, photos, tmp_pa
     arguments = ["bench", "folder", "--data", photos, "--methods", "alice,nearest", "--shots", "2", "--out", out]
     arguments += ["--plugin", path, "--quiet", *sets("train.epochs=1")]
     assert call(*arguments) == 0
-    results = json.loads((out / "cells" / "nearest-seed0" / "results.json").read_text())
-    assert shlex.split(results["command"]) == ["fscil", *map(str, arguments)]
+    cell = out / "cells" / "nearest-seed0"
+    provenance, results = (json.loads((cell / f"{name}.json").read_text()) for name in ("provenance", "results"))
+    assert shlex.split(provenance["command"]) == ["fscil", *map(str, arguments)]
     METHODS.unregister("nearest")  # the report need not know it
     capsys.readouterr()
     assert call("report", out) == 0

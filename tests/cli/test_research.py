@@ -154,6 +154,32 @@ def test_a_runs_own_recipe_repeats_it(finished, images, tmp_path):
     assert (tmp_path / "again" / "config.toml").read_bytes() == (finished / "config.toml").read_bytes()
 
 
+def test_several_seeds_are_several_runs(capsys, images, tmp_path):
+    start = train(images, tmp_path, "--seeds", "2", *sets("train.epochs=1", "train.seed=3"))
+    assert call(*start) == 0
+    runs = [Run.open(tmp_path / f"seed{seed}") for seed in (3, 4)]
+    assert [run.config().train.seed for run in runs] == [3, 4]
+    assert all(run.finished for run in runs)
+    shutil.rmtree(runs[1].folder)
+    capsys.readouterr()
+    assert call(*start, "--resume") == 0, "the one that is missing is trained"
+    assert f"{runs[0].folder} is already trained" in capsys.readouterr().out
+    assert runs[1].finished
+
+
+def test_evaluate_another_method_on_the_same_network(fails, capsys, trained):
+    assert call("evaluate", trained, "--method", "alice_plda", "--quiet") == 0
+    folder = trained / "evaluate-alice_plda"
+    assert f"Written: {folder}/results.json" in capsys.readouterr().out
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert "Made by `fscil evaluate " in table
+    assert "--method alice_plda" in table
+    assert call("evaluate", trained, "--set", "test.prototypes=all", "--quiet") == 0
+    assert len(list(trained.glob("evaluate-alice-*/results.json"))) == 1
+    assert not (trained / "results.json").exists()
+    assert "trained otherwise than this evaluation needs" in fails("evaluate", trained, "--method", "cec")
+
+
 def test_resuming_a_finished_run_does_nothing(capsys, trained):
     before = (trained / "weights.safetensors").stat().st_mtime_ns
     assert call("train", "folder", "--out", trained, "--resume", "--quiet", *sets()) == 0

@@ -6,14 +6,17 @@ import sys
 import warnings
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
-from fscil.cli import comparisons, fit, photos, research
-from fscil.errors import ConfigError, FscilError, FscilWarning
+from fscil import __version__
+from fscil.cli import backbones, checking, comparisons, enrollment, fit, galleries, photos, research, review
+from fscil.errors import ConfigError, FscilError, FscilWarning, OtherProcessError
+from fscil.runtime import torchrun
 from fscil.runtime.text import printable
 
+SHARED_COMMANDS = {"train", "evaluate"}  # that the processes of a torchrun job do together
 USAGE_ERROR = 2  # as typer exits after an unknown option
 MAX_PATH_SHOWN = 200
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT)
@@ -27,9 +30,29 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(fit.commands)
+app.add_typer(enrollment.commands)
 app.add_typer(photos.commands)
+app.add_typer(review.commands)
+app.add_typer(checking.commands)
+app.add_typer(galleries.commands)
+app.add_typer(backbones.commands)
 app.add_typer(research.commands)
 app.add_typer(comparisons.commands)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fscil {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -42,9 +65,12 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not be Unicode, nor the terminal
     try:
         try:
+            _require_no_torchrun()
             app()
         finally:
             sys.stdout.flush()
+    except OtherProcessError:
+        sys.exit(1)
     except FscilError as error:
         _exit(str(error), USAGE_ERROR if isinstance(error, ConfigError) else 1)
     except KeyboardInterrupt:
@@ -59,8 +85,15 @@ def main() -> None:
         _exit("there is not enough memory for this.", 1)
 
 
+def _require_no_torchrun() -> None:
+    """Other commands would be done by every process, into the same files."""
+    if torchrun.world_size() > 1 and not SHARED_COMMANDS.intersection(sys.argv[1:2]):
+        raise ConfigError(f"torchrun can run fscil {' and fscil '.join(sorted(SHARED_COMMANDS, reverse=True))} alone.")
+
+
 def _exit(message: str, code: int) -> NoReturn:
-    print(f"error: {printable(message)}", file=sys.stderr)
+    where = "" if torchrun.is_main() else f"process {torchrun.rank()}: "
+    print(f"error: {where}{printable(message)}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 
@@ -79,5 +112,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    if issubclass(category, FscilWarning):
+    if issubclass(category, FscilWarning) and torchrun.is_main():
         print(f"warning: {printable(message)}", file=sys.stderr)

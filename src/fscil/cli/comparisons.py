@@ -1,6 +1,7 @@
 """The commands that run many experiments: the comparison of methods and the paper's studies."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,10 @@ from fscil.cli.options import (
     Plugins,
     Quiet,
     Recipe,
+    SessionList,
     Settings,
     Shots,
+    chosen_settings,
     numbers,
     say,
 )
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+ENGINES = ("local", "ray")
+
 Seeds = Annotated[
     int,
     typer.Option(
@@ -39,6 +44,16 @@ Draws = Annotated[
     typer.Option(
         min=0, max=MAX_DRAWS, help="Seeded draws of the few images, beside the recipe's own (the published one)."
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the cells, the base networks they share and the time; run nothing.")
+]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="End when other processes work on all that is left, instead of waiting.")
+]
+Engine = Annotated[
+    str,
+    typer.Option(help="local: this process. ray: the Ray cluster there is, or one on this machine; extra ray."),
 ]
 
 
@@ -60,11 +75,19 @@ def bench(
         Path | None, typer.Option(help="Word vectors of the class names, for the methods that use them.")
     ] = None,
     set_: Settings = None,
+    sessions: SessionList = None,
     plugin: Plugins = None,
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    engine: Engine = "local",
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Compare methods under equal settings. Shared base networks are trained once; the same command again continues.
+
+    Several processes or machines may run the same command on one folder (a SLURM array): each takes cells that no other
+    works on. --engine ray spreads the cells over a Ray cluster. Folders of machines that share no file system are
+    joined by fscil merge.
 
     Example: fscil bench glyphs --methods alice,cec,finetune --shots 5,1 --seeds 3 --out runs/compare
     """
@@ -72,41 +95,104 @@ def bench(
     from fscil.experiments.studies import comparison, default_methods
 
     vectors = [f"data.word_vectors={word_vectors}"] if word_vectors else []
-    config = load_recipe(recipe, [*(set_ or []), *vectors])
+    config = load_recipe(recipe, [*chosen_settings(set_, sessions), *vectors])
     chosen = [name.strip() for name in methods.split(",")] if methods else default_methods(config)
     folder = out or Path("runs") / f"bench-{Path(recipe).stem}"
     cells = comparison(config, chosen, _seeds(config, seeds))
-    _run("bench", config, cells, folder, data, shots, draws, device, quiet)
+    _run(
+        "bench",
+        config,
+        cells,
+        folder,
+        data,
+        shots,
+        draws,
+        Execution(device, quiet, dry_run, not no_wait, engine, plugin or []),
+    )
 
 
 @commands.command()
 def study(
-    which: Annotated[str, typer.Argument(help="ablation or margin-scale.")],
-    recipe: Recipe,
+    which: Annotated[str, typer.Argument(help="ablation, margin-scale or readout.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a TOML file; of readout: a run folder.")],
     data: Data = None,
     shots: Shots = None,
     seeds: Seeds = 1,
     draws: Draws = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/WHICH-RECIPE.")] = None,
     set_: Settings = None,
+    sessions: SessionList = None,
     plugin: Plugins = None,
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    engine: Engine = "local",
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """The paper's studies: of its method's parts (ablation: 7 rows, 5 trainings), of margin and scale (12 trainings).
 
-    Example: fscil study ablation glyphs --shots 5 --out runs/ablation
+    And readout, of a trained network: cosine to the means of all or of balanced images, TEEN, whitened cosine, LDA,
+    FeCAM-like, RanPAC-like, PLDA, on the same features, 10 draws by default, into RUN/readout. Constants are chosen on
+    base training images; gains over the balanced cosine are paired.
+
+    Examples: fscil study ablation glyphs --shots 5 --out runs/ablation
+
+    fscil study readout runs/demo
     """
+    if which == "readout":
+        if set_ or sessions or dry_run or seeds != 1 or engine != "local":
+            raise ConfigError("study readout takes a trained run as it is: no --set, --seeds, --dry-run, --engine.")
+        _readout(Path(recipe), data, shots, draws or 10, out, device, quiet)
+        return
     from fscil.config import load_recipe
     from fscil.experiments import studies
 
     makers = {"ablation": studies.ablation, "margin-scale": studies.margin_and_scale}
     if which not in makers:
-        raise ConfigError(f"study {which}: no such study. Known are {', '.join(makers)}.")
-    config = load_recipe(recipe, set_ or [])
+        raise ConfigError(f"study {which}: no such study. Known are {', '.join(makers)}, readout.")
+    config = load_recipe(recipe, chosen_settings(set_, sessions))
     folder = out or Path("runs") / f"{which}-{Path(recipe).stem}"
     cells = makers[which](config, _seeds(config, seeds))
-    _run(which, config, cells, folder, data, shots, draws, device, quiet)
+    _run(
+        which,
+        config,
+        cells,
+        folder,
+        data,
+        shots,
+        draws,
+        Execution(device, quiet, dry_run, not no_wait, engine, plugin or []),
+    )
+
+
+def _readout(
+    folder: Path, data: Path | None, shots: str | None, draws: int, out: Path | None, device: str, quiet: bool
+) -> None:
+    from fscil.experiments.feature_files import features_of
+    from fscil.experiments.readout import SHOTS, compare
+    from fscil.report.readout_table import readout_table
+    from fscil.runtime.files import write_text
+    from fscil.training.context import Context
+    from fscil.training.run_folder import Run
+
+    run, target = Run.open(folder), out or folder / "readout"
+    stored = run.about().get("data")
+    tensors, about = features_of(run, data or (Path(stored) if stored else None), Context.on(device, quiet))
+    table = readout_table(compare(tensors, about, target, say, draws, numbers(shots) if shots else SHOTS))
+    write_text(target / "table.md", table)
+    say(f"\n{table}\nWritten: {target}/results.json, provenance.json, trials.jsonl, table.md")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a grid is run."""
+
+    device: str
+    quiet: bool
+    dry_run: bool
+    wait: bool
+    engine: str
+    plugins: Sequence[Path]
 
 
 def _seeds(config: "Config", count: int) -> range:
@@ -121,8 +207,7 @@ def _run(
     data: Path | None,
     shots: str | None,
     draws: int,
-    device: str,
-    quiet: bool,
+    how: Execution,
 ) -> None:
     from fscil.experiments.grid import Grid
     from fscil.training.context import Context
@@ -130,8 +215,22 @@ def _run(
     counts = numbers(shots) if shots else config.protocol.shots
     chosen: list[Draw] = list(dict.fromkeys([config.protocol.draw, *range(draws)]))
     say(f"{kind}: {len(cells)} cells, shots {', '.join(map(str, counts))}, {len(chosen)} draws, into {folder}")
+    if how.engine not in ENGINES:
+        raise ConfigError(f"--engine {how.engine}: expected {' or '.join(ENGINES)}.")
+    context = Context.on(how.device, how.quiet)
+    grid = Grid(folder, cells, data, context, say)
+    if how.dry_run:
+        from fscil.experiments.plan import describe_plan
+
+        say(describe_plan(grid.runner, cells, counts, chosen, context))
+        return
     try:
-        failed = Grid(folder, cells, data, Context.on(device, quiet), say).run(kind, counts, chosen)
+        if how.engine == "ray":
+            from fscil.experiments.ray_engine import run_on_ray
+
+            failed = run_on_ray(grid, kind, counts, chosen, data, how.device, how.plugins, say)
+        else:
+            failed = grid.run(kind, counts, chosen, how.wait)
     except KeyboardInterrupt:
         say("\nStopped; finished parts are kept. Run the same command to continue.")
         raise
@@ -141,15 +240,37 @@ def _run(
 
 
 @commands.command()
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Folders made by fscil bench or fscil study.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder.")],
+) -> None:
+    """Join the folders of one comparison or study, as machines without a shared file system made them.
+
+    Other settings, images or figures for the same cell are refused, and nothing is written then.
+
+    Example: fscil merge runs/node1 runs/node2 --out runs/compare
+    """
+    from fscil.experiments.merge import merge_grids
+
+    merge_grids(folders, out, say)
+    say(f"Next: fscil report {out}")
+
+
+@commands.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")], plugin: Plugins = None
+    folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")],
+    latex: Annotated[bool, typer.Option("--latex", help="Also every table as LaTeX (booktabs), in tables/.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also every table as CSV, in tables/.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Summarise results on the terminal, in report.md with its figures, and in one self-contained page, report.html.
 
     The paper's numbers are below ours, with the difference, wherever it has some. Unfinished grids are fine.
+
+    Example: fscil report runs/compare --latex --csv
     """
     from fscil.report import write_report
 
-    summary, written = write_report(folder)
+    summary, written = write_report(folder, latex, csv)
     say(summary)
     say(f"\nWritten: {', '.join(map(str, written))}")

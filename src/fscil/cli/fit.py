@@ -33,7 +33,9 @@ def fit(
         bool,
         typer.Option("--finetune", help="Train the network; it is used only if it does better on held-out photos."),
     ] = False,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Train for no longer than this; 0: no training.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Be done with all of it by then; 0: no training.")
+    ] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Train a small network from random weights, not the pretrained one.")
     ] = False,
@@ -41,6 +43,12 @@ def fit(
         float | None,
         typer.Option(help="How probable it is, before a photo is seen, that it shows none of the classes."),
     ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The pretrained network; fscil backbones lists them.")
+    ] = None,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Do not hold out photos to measure the model; saves some of the time.")
+    ] = False,
     set_: Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
     device: Device = "auto",
@@ -49,14 +57,18 @@ def fit(
     """Make a model of your photos. No training: every photo passes the pretrained network once.
 
     From your own classes it estimates how photos of one class differ, which gives names and probabilities, also of
-    "unknown". --finetune trains the network on the classes with at least 5 photos, but for a fifth of their photos, and
-    uses the result only if it does better on those; first it prints how long that takes. Ctrl-C stops training, the
-    same command continues it. --set changes the recipe "folder". With --minutes 0, DIR may be left out: a model without
-    classes.
+    "unknown". In the end every photo is held out once and named by a model of the others: accuracy, what is confused,
+    what "unknown" costs, and whether that will do. --finetune trains the network on the classes with at least 5 photos,
+    but for a fifth of their photos, and uses the result only if it does better on those; first it prints how long that
+    takes. --minutes is for all of it: training is planned to fit, and where it takes longer it is stopped in time,
+    keeping the best so far. Ctrl-C stops training, the same command continues it. --set changes the recipe "folder".
+    With --minutes 0, DIR may be left out: a model without classes.
 
     Example: fscil fit photos/birds -o birds.fscil
 
     Example: fscil fit photos/birds -o birds.fscil --finetune --minutes 20
+
+    Example: fscil fit photos/birds -o birds.fscil --backbone efficientnet_lite2
 
     Example: fscil fit -o empty.fscil --minutes 0
 
@@ -67,19 +79,26 @@ def fit(
     _check_out(out, force)
     work = out.resolve().with_name(f"{out.resolve().name}.training")
     if run:
-        if from_scratch or finetune or set_ or minutes is not None or unknown_prior is not None:
+        if from_scratch or finetune or set_ or backbone or minutes is not None or unknown_prior is not None:
             raise ConfigError(
                 "--from takes a network that is trained already: leave out --finetune, --minutes, --from-scratch, "
-                "--unknown-prior, --set."
+                "--unknown-prior, --backbone, --set."
             )
         classifier = Classifier.from_run(run, folder, shots or 5, device, quiet)
     elif shots is not None:
         raise ConfigError("--shots goes with --from: all photos of a folder are used.")
     elif folder:
-        asked = {"finetune": finetune, "minutes": minutes, "from_scratch": from_scratch, "unknown_prior": unknown_prior}
+        asked = {
+            "finetune": finetune,
+            "minutes": minutes,
+            "from_scratch": from_scratch,
+            "unknown_prior": unknown_prior,
+            "backbone": backbone,
+            "check": not no_check,
+        }
         classifier = _from_folder(folder, asked, set_ or [], device, quiet, work)
     elif minutes == 0 and not from_scratch:
-        classifier = Classifier.pretrained(device)
+        classifier = Classifier.pretrained(device, backbone)
         say("no classes yet: photos will be compared by cosine, until fscil upgrade after some classes are enrolled")
     else:
         raise ConfigError(

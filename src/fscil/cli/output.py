@@ -14,7 +14,8 @@ from fscil.errors import DataError, FscilWarning
 from fscil.runtime.text import count, csv_text, printable
 
 if TYPE_CHECKING:
-    from fscil.classifier import Check, Prediction
+    from fscil.classifier import Check, Prediction, Thresholds
+    from fscil.classifier.checking import ClassCheck
 
 Writer: TypeAlias = Callable[[Path, "Prediction | DataError"], None]  # prints one photo's
 
@@ -26,8 +27,7 @@ def text_lines(out: TextIO, top: int) -> Writer:
         if isinstance(answer, DataError):
             print(printable(f"{path}: error: {_reason(path, answer)}"), file=out)
             return
-        near = f" (nearest: {answer.ranking[0][0]})" if answer.label is None and answer.ranking else ""
-        print(printable(f"{path}: {answer.label or 'unknown'}{near}  {_how_sure(answer)}"), file=out)
+        print(printable(f"{path}: {verdict(answer)}  {how_sure(answer)}"), file=out)
         numbers = [f"{value:.1%}" for value in answer.probabilities] or [f"{score:.3f}" for _, score in answer.ranking]
         for number, (name, _) in zip(numbers, answer.ranking, strict=True) if top > 1 else ():
             print(printable(f"    {number}  {name}"), file=out)
@@ -35,7 +35,13 @@ def text_lines(out: TextIO, top: int) -> Writer:
     return write
 
 
-def _how_sure(answer: "Prediction") -> str:
+def verdict(answer: "Prediction") -> str:
+    if answer.state == "unknown":
+        return f"unknown (nearest: {answer.ranking[0][0]})" if answer.ranking else "unknown"
+    return f"maybe {answer.label}" if answer.state == "maybe" else f"{answer.label}"
+
+
+def how_sure(answer: "Prediction") -> str:
     """Probabilities, or the cosine where there are none."""
     if answer.unknown_probability is None:
         behind = f", {answer.margin:.3f} ahead of {answer.runner_up}" if answer.runner_up else ""
@@ -46,6 +52,14 @@ def _how_sure(answer: "Prediction") -> str:
         return f"{answer.unknown_probability:.1%}, nearest {answer.probability:.1%}"
     second = f", then {answer.runner_up}" if answer.runner_up else ""
     return f"{answer.probability:.1%}{second}, unknown {answer.unknown_probability:.1%}"
+
+
+def describe_thresholds(found: "Thresholds") -> str:
+    """In a line."""
+    return (
+        f"unknown: above a probability of {found.unknown:.3g}; known: from {found.known:.3g} for the class on; "
+        f"between: maybe"
+    )
 
 
 def json_lines(out: TextIO, top: int) -> Writer:
@@ -62,20 +76,20 @@ def csv_lines(out: TextIO, top: int) -> Writer:
     """With a header. An empty label means unknown, where there is no error."""
     table = csv.writer(out, lineterminator="\n")
     ranks = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "score")] if top > 1 else []
-    columns = ["label", "score", "runner_up", "margin", "error", "probability", "unknown_probability"]
+    columns = ["label", "score", "runner_up", "margin", "error", "probability", "unknown_probability", "state"]
     table.writerow(["image", *columns, *ranks])
 
     def write(path: Path, answer: "Prediction | DataError") -> None:
         if isinstance(answer, DataError):
             reason = csv_text(_reason(path, answer))
-            table.writerow([csv_text(path), "", "", "", "", reason, "", "", *([""] * len(ranks))])
+            table.writerow([csv_text(path), "", "", "", "", reason, "", "", "", *([""] * len(ranks))])
             return
         ranked = answer.ranking if top > 1 else ()
         ranking = [cell for name, score in ranked for cell in (csv_text(name), f"{score:.6f}")]
         names = [csv_text(text) for text in (path, answer.label or "", answer.runner_up or "")]
         row = [*names[:2], f"{answer.score:.6f}", names[2], f"{answer.margin:.6f}", ""]
         sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
-        table.writerow([*row, *sure, *ranking, *([""] * (len(ranks) - len(ranking)))])
+        table.writerow([*row, *sure, answer.state, *ranking, *([""] * (len(ranks) - len(ranking)))])
 
     return write
 
@@ -84,27 +98,64 @@ def _reason(path: Path, error: DataError) -> str:
     return str(error).removeprefix(f"{path}: ")
 
 
+def check_figures(found: "Check") -> dict[str, Any]:
+    """Without the single photos."""
+    return {
+        "photos": found.photos,
+        "accuracy": found.accuracy,
+        "unknown": found.unknown,
+        "maybe": found.maybe,
+        "rejected": found.rejected,
+        "learned": found.learned,
+        "classes": [asdict(each) for each in found.classes],
+        "not_enrolled": [asdict(each) for each in found.not_enrolled],
+        "confused": [list(pair) for pair in found.confused],
+        "skipped": list(found.skipped),
+    }
+
+
+def print_checked_photos(found: "Check", out: TextIO) -> None:
+    """CSV with a line per photo."""
+    table = csv.writer(out, lineterminator="\n")
+    wrong = {id(each) for each in found.mistakes}
+    table.writerow(["image", "true", "label", "state", "probability", "unknown_probability", "correct"])
+    for each in found.answers:
+        answer = each.answer
+        sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
+        names = [csv_text(text) for text in (each.path, each.true, answer.label or "")]
+        table.writerow([*names, answer.state, *sure, "no" if id(each) in wrong else "yes"])
+
+
 def print_check(found: "Check") -> None:
-    """Tables of classes and confused pairs, and totals; warns of photos that were left out."""
+    """Tables of classes and confused pairs, and totals; warns of photos that were left out or learned."""
+    if found.learned:
+        warnings.warn(
+            f"{found.learned} of the {len(found.answers)} photos are enrolled in the model: on these it does better "
+            f"than on new ones. fscil fit says how it does on photos that are held out.",
+            FscilWarning,
+            stacklevel=2,
+        )
     for message in found.skipped:
         warnings.warn(f"{message}: left out", FscilWarning, stacklevel=2)
     groups = (("class", found.classes, "correct"), ("not enrolled", found.not_enrolled, "unknown, as they should be"))
     for title, group, right in groups:
         if group:
             table(
-                [title, "photos", right, "unknown"],
-                [
-                    [each.name, each.photos, f"{each.accuracy:.1%}", f"{each.unknown / each.photos:.1%}"]
-                    for each in group
-                ],
+                [title, "photos", right, "unknown", "maybe"],
+                [[each.name, each.photos, *(f"{part:.1%}" for part in _shares(each))] for each in group],
             )
     if found.confused:
         table(["most confused", "taken for", "photos"], found.confused[:10])
     if found.accuracy is not None:
-        say(f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, of {count(found.photos, 'photo')}")
+        shares = f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, maybe {found.maybe:.1%}"
+        say(f"{shares}, of {count(found.photos, 'photo')}")
     if found.rejected is not None:
         photos = sum(each.photos for each in found.not_enrolled)
         say(f"unknown {found.rejected:.1%} of {count(photos, 'photo')} of classes that are not enrolled")
+
+
+def _shares(each: "ClassCheck") -> tuple[float, float, float]:
+    return each.accuracy, each.unknown / each.photos, each.maybe / each.photos
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

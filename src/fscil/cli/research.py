@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,18 +11,22 @@ import typer
 
 from fscil.cli.options import (
     MAX_DRAWS,
+    MAX_SEEDS,
     Data,
     Device,
     Plugins,
     Quiet,
     Recipe,
+    SessionList,
     Settings,
     Shots,
+    chosen_settings,
     numbers,
     plugin_options,
     say,
 )
 from fscil.errors import ConfigError, DataError
+from fscil.runtime import torchrun
 
 if TYPE_CHECKING:
     from fscil.config import Config
@@ -71,7 +76,14 @@ def train(
     data: Data = None,
     out: Out = None,
     set_: Settings = None,
+    sessions: SessionList = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MAX_SEEDS, help="Several runs, --out/seedN: the recipe's train.seed and the ones after it."
+        ),
+    ] = 1,
     plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -79,19 +91,37 @@ def train(
     """Train on the base classes, into a run folder. Ctrl-C stops it; --resume continues, bit for bit on a CPU.
 
     Example: fscil train cifar100 --data datasets --out runs/cifar --set model.width=16 --set train.epochs=10
+
+    On all GPUs of a machine: torchrun --nproc-per-node gpu -m fscil train cifar100 --data datasets --out runs/cifar
     """
     from fscil.config import load_recipe
+    from fscil.runtime.distributed import joined
     from fscil.training.context import Context
 
-    config, context = load_recipe(recipe, set_ or []), Context.on(device, quiet)
-    folder = out or Path("runs") / Path(recipe).stem
-    run = _resumed(config, folder) if resume else _new_run(config, folder, data)
+    context = Context.on(device, quiet)
     plugins = plugin_options(plugin)
     settings = [word for item in set_ or [] for word in ("--set", item)]
+    settings += ["--sessions", str(sessions)] if sessions else []
+    changes = chosen_settings(set_, sessions)
     where = [] if device == "auto" else ["--device", device]
-    again = shlex.join(["fscil", "train", recipe, "--out", str(folder), "--resume", *plugins, *settings, *where])
-    _train(config, run, data, context, again)
-    say(f"Next: {shlex.join(['fscil', 'evaluate', str(folder), *plugins])}")
+    chosen = out or Path("runs") / Path(recipe).stem
+    several = [] if seeds == 1 else ["--seeds", str(seeds)]
+    start = [*torchrun.prefix(), "train", recipe, "--out", str(chosen), "--resume"]
+    again = shlex.join([*start, *several, *plugins, *settings, *where])
+    first = load_recipe(recipe, changes).train.seed
+    with joined(context.device):
+        for seed in range(first, first + seeds):
+            config = load_recipe(recipe, [*changes, f"train.seed={seed}"])
+            folder = chosen / f"seed{seed}" if several else chosen
+            _train(config, partial(_opened, config, folder, data, resume, bool(several)), data, context, again)
+            say(f"Next: {shlex.join(['fscil', 'evaluate', str(folder), *plugins])}")
+
+
+def _opened(config: "Config", folder: Path, data: Path | None, resume: bool, several: bool) -> "Run":
+    """The run to train: a new one, or the one to resume. What torchrun starts again is resumed by itself."""
+    exists = (folder / "run.json").exists()
+    begun = (resume and (exists or not several)) or (exists and torchrun.attempt() > 0)
+    return _resumed(config, folder) if begun else _new_run(config, folder, data)
 
 
 def _new_run(config: "Config", folder: Path, data: Path | None) -> "Run":
@@ -116,18 +146,27 @@ def _resumed(config: "Config", folder: Path) -> "Run":
     return run
 
 
-def _train(config: "Config", run: "Run", data: Path | None, context: "Context", again: str) -> None:
+def _train(config: "Config", open_run: Callable[[], "Run"], data: Path | None, context: "Context", again: str) -> None:
+    """Of the processes of a torchrun job only the first opens the run."""
     from fscil.experiments import run as experiments
+    from fscil.runtime.distributed import from_main
 
-    if run.finished:
-        say(f"{run.folder} is already trained.")
-        return
-    try:
-        experiments.train(config, run, _root(run, data), context, say)
-    except KeyboardInterrupt:
-        say(f"\nStopped; nothing is lost. Continue with: {again}")
-        raise
-    say(f"Trained: {run.weights}")
+    opened: list[Run] = []
+
+    def begin() -> tuple[bool, Path | None]:
+        opened.append(open_run())
+        return opened[0].finished, _root(opened[0], data)
+
+    finished, root = from_main(begin)
+    run = opened[0] if opened else None
+    if not finished:
+        try:
+            experiments.train(config, run, root, context, say)
+        except KeyboardInterrupt:
+            say(f"\nStopped; nothing is lost. Continue with: {again}")
+            raise
+    if run:
+        say(f"{run.folder} is already trained." if finished else f"Trained: {run.weights}")
 
 
 def _root(run: "Run", data: Path | None) -> Path | None:
@@ -148,19 +187,41 @@ def evaluate(
     openset: Annotated[
         bool, typer.Option("--openset", help="Also evaluate how images of later sessions are recognised as unknown.")
     ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Another method on the run's network, if it starts from the same base training."),
+    ] = None,
+    set_: Settings = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the results; default RUN, with --method or --set RUN/evaluate-METHOD."),
+    ] = None,
     plugin: Plugins = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Evaluate every session and print the tables, with the paper's numbers where there are any.
 
-    Writes results.json, table.md, predictions.safetensors and confusion matrices into the run folder.
+    Writes results.json, provenance.json, table.md, predictions.safetensors and confusion matrices into the run folder.
+
+    Examples: fscil evaluate runs/cifar --shots 5,1 --draws 10
+
+    fscil evaluate runs/cifar --method alice_plda --draws 10
     """
+    from fscil.experiments.run import evaluation_folder
+    from fscil.runtime.distributed import joined, together
     from fscil.training.context import Context
     from fscil.training.run_folder import Run
 
     counts = None if shots is None else numbers(shots)
-    _evaluate(Run.open(run), data, counts, draws, prototypes, Context.on(device, quiet), openset)
+    context = Context.on(device, quiet)
+    changes = [*(set_ or []), *([f"method={method}"] if method else [])]
+    with joined(context.device):
+        with together():
+            opened = Run.open(run)
+            if changes and not out:
+                out = evaluation_folder(opened, changes)
+        _evaluate(opened, data, counts, draws, prototypes, context, openset, changes, out)
 
 
 def _evaluate(
@@ -171,6 +232,8 @@ def _evaluate(
     prototypes: Any,
     context: "Context",
     openset: bool = False,
+    changes: Sequence[str] = (),
+    out: Path | None = None,
 ) -> None:
     from rich.console import Console
 
@@ -180,14 +243,45 @@ def _evaluate(
 
     if prototypes not in (None, "balanced", "all"):
         raise ConfigError(f"--prototypes {prototypes}: expected balanced or all.")
-    results = experiments.evaluate(run, _root(run, data), context, shots, draws, prototypes, openset)
+    results = experiments.evaluate(run, _root(run, data), context, shots, draws, prototypes, openset, changes, out)
+    if not torchrun.is_main():
+        return
+    folder = out or run.folder
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     tables = run_tables(results)
     for table in tables:
         console.print(table.terminal(), crop=False)
         console.print()
-    write_text(run.folder / "table.md", "\n\n".join(table.markdown(level=3) for table in tables) + "\n")
-    say(f"Written: {run.folder}/results.json, table.md, predictions.safetensors, confusion-*-shot.csv")
+    write_text(folder / "table.md", "\n\n".join(table.markdown(level=3) for table in tables) + "\n")
+    say(f"Written: {folder}/results.json, provenance.json, table.md, predictions.safetensors, confusion-*-shot.csv")
+
+
+@commands.command()
+def features(
+    run: Annotated[Path, typer.Argument(help="A run folder made by fscil train.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The safetensors file to write.")],
+    data: Data = None,
+    plugin: Plugins = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write the features of all images of a run's classes: train, train_labels, test, test_labels (by arrival).
+
+    They are kept in RUN/features as well, in parts, from where evaluate and study readout take them; after Ctrl-C the
+    same command continues.
+
+    Example: fscil features runs/cifar -o features.safetensors
+    """
+    from fscil.experiments.feature_files import features_of
+    from fscil.runtime.files import save_tensors
+    from fscil.training.context import Context
+    from fscil.training.run_folder import Run
+
+    opened = Run.open(run)
+    tensors, about = features_of(opened, _root(opened, data), Context.on(device, quiet))
+    save_tensors(out, tensors, about)
+    shapes = ", ".join(f"{name} {' x '.join(map(str, tensors[name].shape))}" for name in ("train", "test"))
+    say(f"Written: {out} ({shapes})")
 
 
 @commands.command()
@@ -199,11 +293,15 @@ def demo(
     """Train and evaluate ALICE on the embedded characters: a few minutes on a CPU, no download."""
     from fscil.config import load_recipe
     from fscil.training.context import Context
+    from fscil.training.run_folder import Run
 
     config, context = load_recipe("glyphs"), Context.on(device, quiet)
     say("100 characters drawn from fonts: 60 base classes, then 8 sessions of 5 new ones from 5 images or 1.\n")
-    run = _resumed(config, out) if (out / "run.json").exists() else _new_run(config, out, None)
-    _train(config, run, None, context, shlex.join(["fscil", "demo", "--out", str(out)]))
+
+    def open_run() -> "Run":
+        return _resumed(config, out) if (out / "run.json").exists() else _new_run(config, out, None)
+
+    _train(config, open_run, None, context, shlex.join(["fscil", "demo", "--out", str(out)]))
     say("")
-    _evaluate(run, None, None, 0, None, context)
+    _evaluate(Run.open(out), None, None, 0, None, context)
     say(f"\nAll files are in {out.resolve()}. Next: fscil recipes")
