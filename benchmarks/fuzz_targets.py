@@ -1,32 +1,38 @@
-"""What benchmarks/fuzz.py gives random input to: one function per parser, valid inputs to start from, and mutations."""
+"""What benchmarks/fuzz.py gives random input to: one function per parser, valid inputs to start from, and mutations.
 
-import hashlib
+Those of model folders are in fuzz_models.py.
+"""
+
 import io
 import json
+import os
 import random
 import re
-import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from fuzz_models import MODEL_TARGETS
 from PIL import Image
 
-from fscil.classifier import Classifier
 from fscil.config import Config, load_recipe, override
-from fscil.data import mini_imagenet, photos
+from fscil.config.session_lists import session_settings
+from fscil.data import cifar100, cub200, mini_imagenet, photos
 from fscil.data.image_headers import image_size, scan_count
-from fscil.data.images import FORMATS, Resize
+from fscil.data.images import FORMATS, Resize, reads_heic
+from fscil.data.label_list import read_label_list
 from fscil.data.word_vectors import load_word_vectors
 from fscil.errors import FscilError
+from fscil.models.weights import read_weights
 from fscil.runtime.files import load_tensors, pack_tensors, read_checked_json, read_json_lines, with_checksum
 from fscil.runtime.text import csv_text, printable
+from fscil.serve.keys import Keys
 
-MODEL = Path(__file__).parents[1] / "tests" / "fixtures" / "model-schema1" / "model"
+os.environ.setdefault("FSCIL_ENGINE", "torch")  # another one takes seconds to start, for every input
 SLOW = 5.0  # seconds for one input that are a finding too
 INTERESTING = [
     *(b"\0", b"\xff" * 4, b"\x7f\xff\xff\xff", b"nan", b"-1", b'"', b"\n", b"1e999"),
@@ -75,53 +81,48 @@ def tensors(content: bytes, folder: Path) -> None:
     load_tensors(folder / "x.safetensors")
 
 
+def weights(content: bytes, folder: Path) -> None:
+    name = "x.safetensors" if content[8:9] == b"{" else "x.pt"
+    (folder / name).write_bytes(content)
+    read_weights(folder / name)
+
+
+def arrays(content: bytes, folder: Path) -> None:
+    (folder / "cifar100.npz").write_bytes(content)
+    cifar100.load(folder)
+
+
+def label_list(content: bytes, folder: Path) -> None:
+    (folder / "labels.csv").write_bytes(content)
+    read_label_list(folder / "labels.csv")
+
+
+def session_list(content: bytes, folder: Path) -> None:
+    (folder / "sessions.csv").write_bytes(content)
+    override(_glyphs(), session_settings(folder / "sessions.csv"))
+
+
+def bird_lists(content: bytes, folder: Path) -> None:
+    """The three lists of CUB-200, parted by form feeds."""
+    parts = [*content.split(b"\f"), b"", b""]
+    for name, part in zip(("images", "image_class_labels", "train_test_split"), parts, strict=False):
+        (folder / f"{name}.txt").write_bytes(part)
+    for name in ("001.Ant/a.jpg", "002.Bee/b.jpg"):
+        (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "images" / name).touch()
+    cub200.load(folder)
+
+
+def keys(content: bytes, folder: Path) -> None:
+    (folder / "keys.txt").write_bytes(content)
+    Keys.load(folder / "keys.txt").permission(content[-20:])
+
+
 def image(content: bytes, folder: Path) -> None:
     scan_count(content)
     height, width = image_size(content) or (0, 0)
     if height * width <= MAX_PIXELS:
         photos.load(content, Resize(32))
-
-
-def model_json(content: bytes, folder: Path) -> None:
-    """Forged: with the right checksum, if it is JSON at all."""
-    model = _model(folder)
-    with suppress(ValueError, RecursionError):
-        about = json.loads(content)
-        if isinstance(about, dict):
-            about.pop("sha256", None)
-            plain = json.dumps(about, sort_keys=True).encode()
-            content = json.dumps({**about, "sha256": hashlib.sha256(plain).hexdigest()}).encode()
-            (model / "journal-1.jsonl").write_bytes(b"")  # its checksums begin with that of model.json
-    (model / "model.json").write_bytes(content)
-    Classifier.load(model, "cpu")
-
-
-def journal(content: bytes, folder: Path) -> None:
-    """Forged: every line, without its checksum in the input, gets the right one."""
-    model = _model(folder)
-    digest = json.loads((model / "model.json").read_bytes())["sha256"]
-    lines = []
-    for payload in content.split(b"\n"):
-        digest = hashlib.sha256(digest.encode() + payload).hexdigest()
-        lines.append(digest.encode() + b" " + payload + b"\n")
-    (model / "journal-1.jsonl").write_bytes(b"".join(lines))
-    Classifier.load(model, "cpu")
-
-
-def damaged_model(content: bytes, folder: Path) -> None:
-    """The journal as it is on the disk."""
-    model = _model(folder)
-    (model / "journal-1.jsonl").write_bytes(content)
-    Classifier.load(model, "cpu")
-
-
-def _model(folder: Path) -> Path:
-    model = folder / "model"
-    if not model.exists():
-        shutil.copytree(MODEL, model)
-    for name in ("model.json", "journal-1.jsonl"):
-        shutil.copyfile(MODEL / name, model / name)
-    return model
 
 
 def text(content: bytes, folder: Path) -> None:
@@ -131,21 +132,57 @@ def text(content: bytes, folder: Path) -> None:
 
 
 def valid_images() -> list[bytes]:
-    found = []
-    for kind in FORMATS:
-        for mode in ("RGB", "L"):
-            file = io.BytesIO()
-            Image.radial_gradient("L").resize((24, 18)).convert(mode).save(file, kind)
-            found.append(file.getvalue())
+    """Small ones of all formats, and of kinds that decoders treat on their own."""
+    plain = Image.radial_gradient("L").resize((24, 18))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    some: list[tuple[str, Image.Image, dict[str, object]]] = [
+        *((kind, plain.convert(mode), {}) for kind in FORMATS for mode in ("RGB", "L")),
+        ("JPEG", plain.convert("RGB"), {"progressive": True}),
+        ("JPEG", plain.convert("CMYK"), {"exif": turned}),
+        ("PNG", plain.convert("LA"), {}),
+        ("PNG", plain.convert("P"), {"transparency": 3}),
+        ("PNG", plain.convert("I;16"), {}),
+        ("PNG", plain.convert("1"), {"exif": turned}),
+        ("GIF", plain.convert("P"), {"save_all": True, "append_images": [plain.rotate(90)]}),
+        ("WEBP", plain.convert("RGBA"), {"lossless": True}),
+    ]
+    if reads_heic():
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+        some.append(("HEIF", plain.resize((64, 64)).convert("RGB"), {}))
+    return [_saved(picture, kind, options) for kind, picture, options in some]
+
+
+def _saved(picture: Image.Image, kind: str, options: dict[str, object]) -> bytes:
     file = io.BytesIO()
-    Image.radial_gradient("L").resize((24, 18)).convert("RGB").save(file, "JPEG", progressive=True)
-    return [*found, file.getvalue()]
+    picture.save(file, kind, **options)
+    return file.getvalue()
 
 
 def valid_tensors() -> bytes:
     import torch
 
     return pack_tensors({"a": torch.arange(3), "b": torch.zeros(2, 2)}, {"step": 1})
+
+
+def valid_weights() -> list[bytes]:
+    import torch
+    from safetensors.torch import save
+
+    state = {"conv1.weight": torch.zeros(2, 3, 1, 1), "fc.bias": torch.zeros(2)}
+    pickled = [io.BytesIO(), io.BytesIO()]
+    torch.save({"state_dict": state}, pickled[0])
+    torch.save(state, pickled[1], _use_new_zipfile_serialization=False)
+    return [save(state), valid_tensors(), *(file.getvalue() for file in pickled)]
+
+
+def valid_arrays() -> bytes:
+    file = io.BytesIO()
+    some = {"x": np.zeros((2, 32, 32, 3), np.uint8), "y": np.array([0, 99])}
+    np.savez_compressed(file, **{f"{part}_{name}": each for part in ("train", "test") for name, each in some.items()})
+    return file.getvalue()
 
 
 TARGETS: dict[str, tuple[Callable[[bytes, Path], None], Callable[[], list[bytes]]]] = {
@@ -160,9 +197,13 @@ TARGETS: dict[str, tuple[Callable[[bytes, Path], None], Callable[[], list[bytes]
     "metrics": (metrics, lambda: [(json.dumps(with_checksum({"step": 1, "loss": 0.5})) + "\n").encode() * 3]),
     "tensors": (tensors, lambda: [valid_tensors()]),
     "image": (image, valid_images),
-    "model_json": (model_json, lambda: [(MODEL / "model.json").read_bytes()]),
-    "journal": (journal, lambda: [re.sub(rb"(?m)^\w+ ", b"", (MODEL / "journal-1.jsonl").read_bytes()).strip()]),
-    "damaged_model": (damaged_model, lambda: [(MODEL / "journal-1.jsonl").read_bytes()]),
+    "weights": (weights, valid_weights),
+    "arrays": (arrays, lambda: [valid_arrays()]),
+    "label_list": (label_list, lambda: [b'path,label\nants/1.jpg,ant\n~/2.jpg,"b, e"\n']),
+    "session_list": (session_list, lambda: [b"class,session\nant,0\nbee,0\ncat,1\ndog,2\n"]),
+    "bird_lists": (bird_lists, lambda: [b"1 001.Ant/a.jpg\n2 002.Bee/b.jpg\n\f1 1\n2 2\n\f1 1\n2 0\n"]),
+    "keys": (keys, lambda: [b"# friends\nread 0123456789abcdef\nenroll abcdefghijklmnopq\n"]),
+    **MODEL_TARGETS,
     "text": (text, lambda: ["=1+1 \x1b[2J Käfer \u202e".encode()]),
 }
 

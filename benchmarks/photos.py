@@ -10,7 +10,9 @@ constants and calibrations come from `fscil.classifier.estimating.estimate` on p
 
 cosine: as models of schema 1 decide, the mean of the 5 photos nearest to the mean of all, "unknown" by the score
 contrast. Right and accepted: share of known photos that are named rightly and accepted at the threshold which 5% of the
-unknown photos pass. ECE: expected calibration error, "unknown" included with a prior of one half. Prints Markdown.
+unknown photos pass. ECE: expected calibration error, "unknown" included with a prior of one half, over the answers of
+all draws together: of the 500 answers of one draw, 15 bins would show the chance of each more than the calibration.
+Prints Markdown.
 
 --directions: what is lost if only the directions of largest between-class variance are kept. Training photos of the
 first half of the classes: some with 24 photos each give the statistics and are enrolled, ten others from 5 or 1;
@@ -118,20 +120,21 @@ def figures(scores: Tensor, target: Tensor, score: Callable[[Evidence], Tensor])
     }
 
 
-def calibration(ratios: Tensor, target: Tensor, found: Estimate) -> dict[str, float]:
-    """Calibration error, and what the probability of unknown does as a decision at several priors."""
+def decisions(ratios: Tensor, target: Tensor, found: Estimate) -> dict[str, float]:
+    """What the probability of unknown does as a decision at several priors."""
     known = target >= 0
     right = ratios.argmax(1)[known] == target[known]
-    result = {"ECE": calibration_error([([(ratios, target)], found.probability)])}
+    result = {}
     for prior in PRIORS:
-        accepted = ratios.amax(1) >= found.probability.threshold(prior)
+        accepted = ratios.amax(1) >= found.probability.threshold(WAY, prior)
         result[f"right {prior}"] = float((right & accepted[known]).double().mean())
         result[f"false {prior}"] = float(accepted[~known].double().mean())
     return result
 
 
-def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> list[dict[str, float]]:
-    found = []
+def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> tuple[list[dict[str, float]], float]:
+    """Figures of each draw, and the expected calibration error over all."""
+    found, answers = [], []
     for draw in range(draws):
         generator = torch.Generator().manual_seed(draw)
         task = draw_task(photos, shots, generator)
@@ -140,8 +143,9 @@ def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> 
         ratios = by_ratio(photos, task, estimated)
         new = figures(ratios, task.target, largest)
         row = {f"cosine {name}": value for name, value in old.items()} | {f"ratio {name}": new[name] for name in new}
-        found.append(row | calibration(ratios, task.target, estimated))
-    return found
+        found.append(row | decisions(ratios, task.target, estimated))
+        answers.append(([(ratios, task.target)], estimated.probability))
+    return found, calibration_error(answers)
 
 
 def directions(photos: Photos, draws: int = 3) -> None:
@@ -206,8 +210,9 @@ def main() -> None:
     print("|---|---|" + "---:|" * (len(columns) + 1 + len(priors)), flush=True)
     for classes, each in STATISTICS:
         for shots in SHOTS if classes else (0,):
-            rows = measure(photos, classes, each, shots, options.draws)
-            cells = [percent([row[column.replace(": ", " ")] for row in rows]) for column in (*columns, "ECE")]
+            rows, error = measure(photos, classes, each, shots, options.draws)
+            cells = [percent([row[column.replace(": ", " ")] for row in rows]) for column in columns]
+            cells.append(f"{100 * error:.1f}")
             for prior in PRIORS:
                 pair = [sum(row[f"{what} {prior}"] for row in rows) / len(rows) for what in ("right", "false")]
                 cells.append(f"{100 * pair[0]:.0f} / {100 * pair[1]:.0f}")

@@ -2,14 +2,18 @@
 
 The last `--novel` base classes are the new ones, a tenth of every class's training images is the test part, and the
 sessions are evaluated as usual. One call is one trial; its results are appended to `--log`. With `--bases`, trained
-base networks are kept, so that trials which differ in their sessions only need not train them again.
+base networks are kept, so that trials which differ in their sessions only need not train them again. With `--lr` and
+`--steps`, lists, every pair of them is a trial of the same fitted method: the rates and steps of its sessions.
 
     python benchmarks/tune.py glyphs --novel 15 --set train.lr=0.1 --log results/tuning-glyphs.jsonl
-    python benchmarks/tune.py glyphs --novel 15 --set method=icarl --set incremental.lr=0.1 --bases /tmp/bases
+    python benchmarks/tune.py glyphs --novel 15 --set method=icarl --lr 0.1,0.01 --steps 30,100 --bases /tmp/bases
 """
 
 import argparse
+import itertools
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +21,11 @@ import numpy as np
 from fscil.config import Config, load_recipe
 from fscil.data import Dataset
 from fscil.data.images import Images
-from fscil.experiments.grid import base_key
+from fscil.experiments.base_networks import base_key
 from fscil.experiments.sessions import walk_all
-from fscil.methods import METHODS
+from fscil.methods import METHODS, Method
 from fscil.metrics import mean_and_interval
-from fscil.protocol import Draw, Protocol
+from fscil.protocol import Protocol
 from fscil.runtime.allocator import tune_allocator
 from fscil.runtime.files import append_json_line
 from fscil.training.base_training import TrainedNetwork, load_base_network, train_base_network
@@ -63,6 +67,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--bases", type=Path, help="folder that keeps trained base networks")
+    parser.add_argument("--lr", type=numbers(float), default=[None], help="rates of sessions, separated by commas")
+    parser.add_argument("--steps", type=numbers(int), default=[None], help="steps of a session, separated by commas")
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     tune_allocator()
@@ -78,21 +84,38 @@ def main() -> None:
     network = base_network(config, base, given.bases, context)
     method = METHODS[config.method](config, network, context, dataset.class_names)
     method.fit_base(base, config.protocol.shots)
-    seconds = time.perf_counter() - began
+    seconds = round(time.perf_counter() - began, 1)
+    about = {"recipe": given.recipe, "set": given.settings, "novel": given.novel, "draws": given.draws}
 
-    trial = {"recipe": given.recipe, "set": given.settings, "novel": given.novel, "fit seconds": round(seconds, 1)}
-    draws: list[Draw] = list(range(given.draws))
-    walks = list(walk_all(method, dataset, protocol, config.protocol.shots, draws))
-    for shots in config.protocol.shots:
-        last = [walk.sessions[-1].scores for walk in walks if walk.shots == shots]
-        trial[f"{shots}-shot"] = {
+    for lr, steps in itertools.product(given.lr, given.steps):
+        changed = {name: value for name, value in (("lr", lr), ("steps", steps)) if value is not None}
+        method.config = replace(config, incremental=replace(config.incremental, **changed))
+        found = accuracies(method, dataset, protocol, config.protocol.shots, given.draws)
+        trial = {**about, **changed, "fit seconds": seconds, **found}
+        print(trial, flush=True)
+        if given.log:
+            append_json_line(given.log, trial)
+
+
+def numbers(kind: Callable[[str], float]) -> Callable[[str], list[float]]:
+    """A type of argparse: numbers separated by commas."""
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def accuracies(
+    method: Method, dataset: Dataset, protocol: Protocol, shots: Sequence[int], draws: int
+) -> dict[str, object]:
+    """In percent, means over the draws: of the last session, and of session 0."""
+    walks = list(walk_all(method, dataset, protocol, shots, list(range(draws))))
+    found: dict[str, object] = {}
+    for count in shots:
+        last = [walk.sessions[-1].scores for walk in walks if walk.shots == count]
+        found[f"{count}-shot"] = {
             name: round(100 * mean_and_interval([getattr(scores, name) for scores in last])[0], 2)
             for name in ("average", "harmonic", "base", "novel")
         }
-    trial["session 0"] = round(100 * walks[0].sessions[0].scores.average, 2)
-    print(trial)
-    if given.log:
-        append_json_line(given.log, trial)
+    found["session 0"] = round(100 * walks[0].sessions[0].scores.average, 2)
+    return found
 
 
 if __name__ == "__main__":
