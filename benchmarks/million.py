@@ -147,8 +147,8 @@ def index_lines(rule: TwoCovarianceRule, there: Population, network: float) -> l
     found = index.ClassIndex(mapped, there.rows, there.counts)
     lines = [f"Built in {time.process_time() - start:.0f} CPU seconds, {found.lists} lists.", ""]
     lines += [
-        "| lists looked through | candidates | recall@1, drawn photos | recall@1, real photos | milliseconds a query | of "
-        "the network's time |",
+        "| lists looked through | candidates | recall@1, drawn photos | recall@1, real photos | milliseconds a query "
+        "| of the network's time |",
         "| ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
 

@@ -63,7 +63,8 @@ def test_the_choice_is_the_same_every_time_and_no_worse_than_its_start() -> None
 def test_few_classes_are_calibrated_but_not_searched(classes: int) -> None:
     found = choose(*draw(10, classes, 6, 30))
     assert found.constants == start(classes)
-    assert found.calibration is not None and found.calibration_error is not None
+    assert found.calibration is not None
+    assert found.calibration_error is not None
     assert len(found.trials) == 1
 
 

@@ -16,7 +16,6 @@ from fscil.gallery.probability import (
     negative_log_likelihood,
 )
 
-
 USUAL = ProbabilityCalibration(temperature=15.0, slope=0.04, offset=0.5, crowding=CROWDING)
 
 
@@ -69,9 +68,7 @@ def test_true_probabilities_have_no_calibration_error_and_false_ones_do() -> Non
 
 def test_fitting_lowers_the_likelihood_loss() -> None:
     asked = [answers(ProbabilityCalibration(3.0, 0.3, 1.0), 500)]
-    assert negative_log_likelihood(asked, fit_calibration(asked, 100, USUAL)) < negative_log_likelihood(
-        asked, USUAL
-    )
+    assert negative_log_likelihood(asked, fit_calibration(asked, 100, USUAL)) < negative_log_likelihood(asked, USUAL)
 
 
 def test_few_classes_stay_near_the_usual_calibration() -> None:

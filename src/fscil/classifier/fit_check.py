@@ -136,9 +136,7 @@ def check_fit(gallery: Gallery, decision: Decision, constants: Mapping[str, Any]
     )
 
 
-def _cost(
-    decision: Decision, classes: int, threshold: float, known: Tensor, strangers: Tensor | None
-) -> UnknownCost:
+def _cost(decision: Decision, classes: int, threshold: float, known: Tensor, strangers: Tensor | None) -> UnknownCost:
     limits = Thresholds(decision.thresholds.known, threshold)
     smallest = replace(decision, thresholds=limits, calibration=None).smallest_accepted(classes)
     accepted = None if strangers is None else float((strangers >= smallest).float().mean())

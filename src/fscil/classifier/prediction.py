@@ -82,7 +82,7 @@ def predictions(gallery: Gallery, decision: Decision, features: Tensor, top: int
     found: list[Prediction] = []
     candidates = gallery.candidates(features, max(top, 2))
     if candidates is not None:
-        for feature, rows in zip(features.split(1), candidates, strict=True):
+        for feature, rows in zip(torch.split(features, 1), candidates, strict=True):
             found += _compared(gallery, decision, feature, [gallery.names[row] for row in rows.tolist()], rows, top)
         return found
     for part in torch.split(features, rows_per_chunk(max(1, len(gallery)))):

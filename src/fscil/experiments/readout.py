@@ -65,7 +65,8 @@ def search(name: str, base: Tensor, labels: Tensor, log: Path) -> dict[str, Any]
         for trial in choice.trials:
             append_json_line(log, {"readout": name, **asdict(trial)})
         append_json_line(log, {"readout": name, **{**asdict(choice), "trials": len(choice.trials)}})
-        return {**asdict(choice.constants), "calibration": asdict(choice.calibration)}
+        calibration = None if choice.calibration is None else asdict(choice.calibration)
+        return {**asdict(choice.constants), "calibration": calibration}
     cells = [
         {**dict(zip(kind.grid, values, strict=True)), **fixed} for values in itertools.product(*kind.grid.values())
     ]

@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from fscil.gallery.probability import CROWDING, Asked, ProbabilityCalibration, calibration_error, fit_calibration
-from fscil.gallery.two_covariance import SMALLEST, Constants, Moments, TwoCovariance, class_sums, effective_counts, prepare
+from fscil.gallery.two_covariance import (
+    SMALLEST,
+    Constants,
+    Moments,
+    TwoCovariance,
+    class_sums,
+    effective_counts,
+    prepare,
+)
 from fscil.metrics import auroc, harmonic_accuracy
 
 

@@ -113,7 +113,7 @@ class SavcObjective(Objective):
 
     def _encoded(self, backbone: Backbone, crops: Tensor, batch: Batch) -> Tensor:
         """Features of all fantasies of the whole batch, from the crops of this process's part."""
-        return self.encoded(backbone, fantasies(crops).unflatten(0, (FANTASIES, -1)), batch)
+        return self.encoded(backbone, fantasies(crops).view(FANTASIES, -1, *crops.shape[1:]), batch)
 
     def _contrast(self, network: BaseNetwork, crops: Tensor, keys: Tensor, labels: Tensor, batch: Batch) -> Tensor:
         queries = F.normalize(self.projector(self._encoded(network.backbone, crops, batch)).float())
