@@ -401,9 +401,9 @@ def test_damage_anywhere_in_the_journal_costs_at_most_the_last_record(path):
 
 def test_a_newer_model_is_refused_with_advice(path):
     file = path / "model.json"
-    file.write_text(json.dumps(sign({**json.loads(file.read_text(encoding="utf-8")), "schema": 3})))
+    file.write_text(json.dumps(sign({**json.loads(file.read_text(encoding="utf-8")), "schema": 4})))
     for use in (ModelFolder.read, ModelFolder.version, lambda folder: folder.create({}, {}, {})):
-        with pytest.raises(StoreError, match=r"newer fscil \(schema 3\)\. Upgrade"):
+        with pytest.raises(StoreError, match=r"newer fscil \(schema 4\)\. Upgrade"):
             use(ModelFolder(path))
 
 

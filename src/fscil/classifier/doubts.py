@@ -132,7 +132,7 @@ def _too_like(gallery: Gallery, calibration: ProbabilityCalibration, name: str, 
     """Of the class that the (n, d) photos of a new class fit best."""
     best, place = gallery.scores(features).median(0).values.max(0)
     several = len(features) > 1
-    odds = calibration.slope * float(best) + calibration.offset
+    odds = calibration.slope * float(best) + calibration.offset_among(len(gallery))
     if odds < (LIKE_ODDS if several else LIKE_ODDS_OF_ONE):
         return []
     if several and best < leave_one_photo_out(features, gallery.rule).median():
