@@ -123,6 +123,13 @@ def test_recipes_are_the_papers(name):
         assert (key, found[key]) == (key, value)
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_leave_rate_and_steps_of_sessions_to_each_method(name):
+    """They are chosen for each method: one value for all would override the choice."""
+    found = load_recipe(name).incremental
+    assert (found.lr, found.steps, found.trainable, found.episodes) == (None, None, "auto", None)
+
+
 def test_recipes_from_scratch_are_initialised_as_the_released_program_is():
     for name in ("cifar100", "mini_imagenet"):
         assert load_recipe(name).model.initialisation == "torch"

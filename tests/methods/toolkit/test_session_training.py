@@ -1,5 +1,7 @@
 """Training in sessions: where new classes start, what moves, and whose rate and number of steps count."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from fscil.gallery import class_means
 from fscil.methods import METHODS, topic
 from fscil.methods.toolkit.session_training import SessionTrainingMethod
 from fscil.models import Backbone, CosineHead, build_backbone, last_block
-from fscil.training.base_training import TrainedNetwork
+from fscil.training.base_training import TrainedNetwork, train_base_network
 from fscil.training.build import preprocess_of
 from helpers import CONTEXT, SIZE, base_trained_method, small_config, trained_method
 
@@ -138,6 +140,17 @@ def test_rate_and_steps_are_the_methods_own_unless_given(name):
     assert (own.lr, own.steps) == (kind.session_lr, kind.session_steps)
     given = base_trained_method(name, small_config("train.epochs=0", "incremental.lr=0.3", "incremental.steps=7"), BASE)
     assert (given.lr, given.steps) == (0.3, 7)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_network_that_began_pretrained_takes_a_tenth_of_the_rate(name):
+    scratch = small_config("train.epochs=0")
+    recipe = METHODS[name].base_recipe(scratch)
+    config = replace(scratch, model=replace(scratch.model, init="pretrained"))
+    network = train_base_network(recipe, BASE, CONTEXT)
+    assert METHODS[name](config, network, CONTEXT).lr == pytest.approx(0.1 * METHODS[name].session_lr)
+    given = replace(config, incremental=replace(config.incremental, lr=0.3))
+    assert METHODS[name](given, network, CONTEXT).lr == 0.3
 
 
 def test_the_moments_of_base_features_are_saved_and_counted():

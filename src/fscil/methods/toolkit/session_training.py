@@ -19,6 +19,8 @@ from fscil.training.context import Context
 
 Trainable: TypeAlias = Literal["all", "last_block", "head"]
 
+PRETRAINED_LR = 0.1  # times the rate where the network began pretrained: Tao et al. have 0.01 on CUB200, 0.1 elsewhere
+
 
 class SessionTrainingMethod(SessionSettings, NetworkMethod):
     """Trains a part of its network. `incremental.trainable` replaces the class attribute where it is given."""
@@ -26,6 +28,12 @@ class SessionTrainingMethod(SessionSettings, NetworkMethod):
     trainable: ClassVar[Trainable] = "last_block"  # "last_block" and "all" include the classifier
     weight_decay: ClassVar[float] = WEIGHT_DECAY
     augmented: ClassVar[bool] = True  # whether the images of a session are
+
+    @property
+    def lr(self) -> float:
+        model = self.config.model
+        pretrained = self.config.incremental.lr is None and (model.init == "pretrained" or model.weights)
+        return PRETRAINED_LR * super().lr if pretrained else super().lr
 
     def trained_backbone(self) -> list[nn.Parameter]:
         """The parameters of the backbone that a session trains."""
