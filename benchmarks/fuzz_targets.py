@@ -19,6 +19,7 @@ import numpy as np
 from fuzz_models import MODEL_TARGETS
 from PIL import Image
 
+from fscil.cli.sorting import COLUMNS, RECORD, Sorter
 from fscil.config import Config, load_recipe, override
 from fscil.config.session_lists import session_settings
 from fscil.data import cifar100, cub200, mini_imagenet, photos
@@ -113,6 +114,11 @@ def bird_lists(content: bytes, folder: Path) -> None:
     cub200.load(folder)
 
 
+def sort_record(content: bytes, folder: Path) -> None:
+    (folder / RECORD).write_bytes(content)
+    Sorter(folder).todo([folder / "a.jpg"])
+
+
 def keys(content: bytes, folder: Path) -> None:
     (folder / "keys.txt").write_bytes(content)
     Keys.load(folder / "keys.txt").permission(content[-20:])
@@ -202,6 +208,7 @@ TARGETS: dict[str, tuple[Callable[[bytes, Path], None], Callable[[], list[bytes]
     "label_list": (label_list, lambda: [b'path,label\nants/1.jpg,ant\n~/2.jpg,"b, e"\n']),
     "session_list": (session_list, lambda: [b"class,session\nant,0\nbee,0\ncat,1\ndog,2\n"]),
     "bird_lists": (bird_lists, lambda: [b"1 001.Ant/a.jpg\n2 002.Bee/b.jpg\n\f1 1\n2 2\n\f1 1\n2 0\n"]),
+    "sort_record": (sort_record, lambda: [f"{','.join(COLUMNS)}\n/a.jpg,known,ant,0.9,0.1,ant/a.jpg\n".encode()]),
     "keys": (keys, lambda: [b"# friends\nread 0123456789abcdef\nenroll abcdefghijklmnopq\n"]),
     **MODEL_TARGETS,
     "text": (text, lambda: ["=1+1 \x1b[2J Käfer \u202e".encode()]),

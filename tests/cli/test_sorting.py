@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from fscil.classifier import Prediction
-from fscil.cli.sorting import Sorter, arriving, folder_name
+from fscil.cli.sorting import COLUMNS, Sorter, arriving, folder_name
 from fscil.errors import StoreError
 
 
@@ -36,15 +36,17 @@ def test_known_maybe_and_unknown_have_their_folders(photos, tmp_path, link):
     assert (tmp_path / "out/robin/1.jpg").is_symlink() == link
 
 
-def test_what_is_recorded_is_done_and_a_torn_line_is_not(photos, tmp_path):
+@pytest.mark.parametrize("half", [b"kno", "known,Bär".encode()[:-2]], ids=["word", "letter"])
+def test_what_is_recorded_is_done_and_a_torn_line_is_not(photos, tmp_path, half):
     paths = sorted(photos.rglob("*.jpg"))
     first = Sorter(tmp_path / "out")
     assert first.todo(paths) == paths
     first.add(paths[0], answer("robin", "known"))
     record = tmp_path / "out" / "predictions.csv"
-    with record.open("a") as file:
-        file.write(f"{paths[1]},kno")  # the power went off
+    with record.open("ab") as file:
+        file.write(f"{paths[1]},".encode() + half)  # the power went off
     second = Sorter(tmp_path / "out")
+    assert record.read_text().endswith("robin/1.jpg\n")
     assert second.todo(paths) == paths[1:]
     second.add(paths[1], answer("wren", "maybe"))
     with record.open(newline="") as file:
@@ -57,10 +59,23 @@ def test_what_is_recorded_is_done_and_a_torn_line_is_not(photos, tmp_path):
     assert second.todo([inside]) == []  # the output is no input
 
 
-def test_a_file_of_somebody_else_is_not_a_record(tmp_path):
-    (tmp_path / "predictions.csv").write_text("mine\n1\n")
-    with pytest.raises(StoreError, match="not a record"):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"mine\n1\n",
+        b",".join(name.encode() for name in COLUMNS) + b"\n" + b"x" * 140_000 + b",known,robin,,,robin/1.jpg\n",
+        b"\xff\xfe not text \x80\n",
+        b"\x00\x00,\x00\n",
+        b'"never closed',
+    ],
+    ids=["columns", "long field", "not UTF-8", "NUL", "open quote"],
+)
+def test_a_file_of_somebody_else_is_not_a_record(tmp_path, content):
+    (tmp_path / "predictions.csv").write_bytes(content)
+    with pytest.raises(StoreError, match="not a record") as raised:
         Sorter(tmp_path)
+    assert "\n" not in str(raised.value)
+    assert (tmp_path / "predictions.csv").read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Batch work of fscil predict: photos sorted into class folders, a record to resume from, folders that fill."""
 
 import csv
+import io
 import os
 import shutil
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fscil.errors import StoreError
 from fscil.runtime.files import cannot_write
+from fscil.runtime.regular_files import read_regular
 from fscil.runtime.text import csv_text
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 RECORD = "predictions.csv"
 COLUMNS = ("image", "state", "label", "probability", "unknown_probability", "file")
 POLL_SECONDS = 1.0
+MAX_RECORD_BYTES = 2**30  # millions of photos
 
 
 class Sorter:
@@ -31,7 +34,6 @@ class Sorter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.done = _recorded(folder / RECORD)
-            _end_line(folder / RECORD)
         except OSError as error:
             raise cannot_write(folder, error) from error
 
@@ -123,22 +125,25 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 def _recorded(record: Path) -> set[str]:
-    """The photos of a record; a torn last line is of one that was not finished."""
+    """The photos of a record. What a killed writer left of a line, perhaps half a letter, is cut off first."""
     if not record.exists():
         return set()
-    with record.open(newline="", encoding="utf-8") as file:
-        header, *rows = csv.reader(file) if record.stat().st_size else [list(COLUMNS)]
-    if header != list(COLUMNS):
-        raise StoreError(f"{record}: is not a record of fscil predict --sort-into. Choose another folder.")
+    content = read_regular(record, MAX_RECORD_BYTES)
+    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        header, *rows = csv.reader(io.StringIO(whole.decode("utf-8"), newline="")) if whole else [list(COLUMNS)]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise _not_a_record(record, f" ({error})") from error
+    if header != list(COLUMNS) or not (whole or ",".join(COLUMNS).encode().startswith(content)):
+        raise _not_a_record(record)
+    if content != whole:
+        with record.open("r+b") as file:
+            file.truncate(len(whole))
     return {row[0] for row in rows if len(row) == len(COLUMNS)}
 
 
-def _end_line(record: Path) -> None:
-    """What a killed writer left of a line must not become part of the next one."""
-    if not record.exists() or not (content := record.read_bytes()) or content.endswith(b"\n"):
-        return
-    with record.open("r+b") as file:
-        file.truncate(content.rfind(b"\n") + 1)
+def _not_a_record(record: Path, why: str = "") -> StoreError:
+    return StoreError(f"{record}: is not a record of fscil predict --sort-into{why}. Choose another folder.")
 
 
 def _free_name(folder: Path, name: str) -> Path:
