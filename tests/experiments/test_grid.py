@@ -110,6 +110,25 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
     assert len({base_key(one) for one in [config, *other]}) == 7
 
 
+@pytest.mark.parametrize("change", ["test.resize=20", "test.interpolation=bicubic"])
+def test_the_key_sees_the_scale_of_test_images_where_training_does(change):
+    """Padded crops are at that scale, SAVC's too; and validation images are test images."""
+    for method in ("ncm", "savc"):
+        one, other = (METHODS[method].base_recipe(small_config("mixing.repeats=0", *more)) for more in ([], [change]))
+        assert base_key(one) != base_key(other)
+    assert base_key(small_config(change)) == base_key(small_config())
+    validated = "train.selection=validation"
+    assert base_key(small_config(validated, change)) != base_key(small_config(validated))
+    assert base_key(plain_recipe(small_config("test.crops=2"))) == base_key(plain_recipe(small_config()))
+
+
+def test_networks_of_padded_crops_at_different_scales_are_not_shared(tmp_path, photos):
+    for name, scale in (("ncm", ()), ("teen", ("test.resize=20",))):
+        cells = comparison(small_config(*QUICK, *scale), [name], [0])
+        assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
+    assert len(trained(tmp_path)) == 2
+
+
 def test_the_keys_of_networks_trained_before_stay():
     """Folders of earlier versions hold networks under these names."""
     config = load_recipe("cifar100", ["model.initialisation=kaiming"])  # the only one there was
@@ -117,6 +136,7 @@ def test_the_keys_of_networks_trained_before_stay():
     before = replace(plain, views=replace(config.views, count=1))  # as it was without padded crops
     assert (base_key(config), base_key(before)) == ("ec854aafe4db", "66f9829c1c27")
     assert base_key(plain) != base_key(before)
+    assert base_key(plain) == "b67a98a1c2ca"  # at the scale of the recipe for this data
     no_relu = replace(plain, model=replace(plain.model, last_relu=False))
     assert base_key(no_relu) != base_key(plain)
     assert [base_key(load_recipe(name)) for name in ("glyphs", "cifar100_cpu")] == ["b6130f360105", "6898b3d92fbe"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fscil.config import Config, flatten
+from fscil.config import Config, flatten, load_recipe, recipe_names
 from fscil.data import Dataset
 from fscil.data.images import Images
 from fscil.features import FeatureCache
@@ -33,7 +33,8 @@ class BeingTrainedError(Exception):
 def base_key(recipe: Config) -> str:
     """The same for recipes that train the same network on the same images.
 
-    Settings at their default are left out, so that a setting which a later version adds leaves earlier keys valid.
+    Settings at their default are left out, so that a setting which a later version adds leaves earlier keys valid. For
+    the same reason the scale of test images is left out where it is that of the recipe named like the data set.
     """
     settings, default = flatten(recipe), flatten(Config())
     sections = ("data", "views", "mixing", "model", "loss", "train")
@@ -41,7 +42,16 @@ def base_key(recipe: Config) -> str:
     decisive = {key: value for key, value in settings.items() if key.split(".")[0] in sections and key not in free}
     decisive |= {key: settings[key] for key in ("protocol.base_classes", "protocol.order")}
     decisive = {key: value for key, value in decisive.items() if value != default[key]}
+    if _trains_at_test_scale(recipe):
+        usual = flatten(load_recipe(recipe.data.name)) if recipe.data.name in recipe_names() else default
+        scale = ("test.resize", "test.interpolation")
+        decisive |= {key: settings[key] for key in scale if settings[key] != usual[key]}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _trains_at_test_scale(recipe: Config) -> bool:
+    """Whether base training sees images as they are in the test: padded crops, an objective's, validation images."""
+    return recipe.views.kind == "crops" or bool(recipe.train.objective) or recipe.train.selection == "validation"
 
 
 @contextmanager
