@@ -110,6 +110,14 @@ def test_the_key_of_a_base_network_sees_what_decides_it():
     assert len({base_key(one) for one in [config, *other]}) == 7
 
 
+def test_results_tell_the_epochs_of_the_network_and_the_images_it_saw(tmp_path, photos):
+    cells = comparison(small_config(*QUICK), ["alice", "ncm", "ncm_equal_images"], [0])  # two views with a mixture each
+    assert grid(tmp_path, photos, cells).run("bench", (2,), [0]) == {}
+    alice, plain, equal = (results(tmp_path, cell.name)["training"] for cell in cells)
+    assert [one["epochs"] for one in (alice, plain, equal)] == [1, 1, 4]
+    assert alice["images_seen"] == equal["images_seen"] == 4 * plain["images_seen"]
+
+
 @pytest.mark.parametrize("change", ["test.resize=20", "test.interpolation=bicubic"])
 def test_the_key_sees_the_scale_of_test_images_where_training_does(change):
     """Padded crops are at that scale, SAVC's too; and validation images are test images."""

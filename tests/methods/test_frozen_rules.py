@@ -1,7 +1,7 @@
 """The rules on frozen features against their formulas: NCM, TEEN, FeCAM, RanPAC, the two-covariance rule."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,9 @@ from naive import BASE, DATA, cosine, fitted, mean, session, softmax
 from scipy.spatial.distance import mahalanobis
 from sklearn.linear_model import Ridge
 
+from fscil.config import load_recipe
 from fscil.errors import ProtocolError
+from fscil.experiments.studies import default_methods
 from fscil.gallery import balanced_means, class_means
 from fscil.gallery.choosing import choose, start
 from fscil.gallery.two_covariance import TwoCovariance
@@ -18,6 +20,7 @@ from fscil.methods import METHODS
 from fscil.methods.fecam import shrunk_correlation, tukey
 from fscil.methods.ranpac import ridge_regression
 from fscil.methods.teen import calibrated
+from fscil.protocol import Protocol
 from helpers import part, small_config, untrained_method
 
 
@@ -46,6 +49,25 @@ def test_nearest_means_of_all_or_of_as_many_images(setting):
         prototypes = [*base.tolist(), *(row.tolist() for row in means_of(method, session(1)).values())]
         expected = [[cosine(row, each) for each in prototypes] for row in method.features(DATA.test).tolist()]
         np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-4)
+
+
+# Cross-entropy at equal images
+
+
+@pytest.mark.parametrize("recipe", ["cifar100", "cub200", "glyphs", "cifar100_cpu"])
+def test_cross_entropy_sees_as_many_images_as_alice(recipe):
+    config, equal = load_recipe(recipe), METHODS["ncm_equal_images"]
+    base, protocol = part([4] * 64, 0), Protocol(64, 1, 1)
+    seen = [METHODS[name].images_seen(config, base, protocol) for name in ("alice", "ncm_equal_images")]
+    assert seen[0] == seen[1]
+    longer, plain = equal.base_recipe(config), METHODS["ncm"].base_recipe(config)
+    factor = longer.train.epochs // plain.train.epochs
+    assert longer.train.drops == tuple(factor * epoch for epoch in plain.train.drops)
+    epochs = replace(longer.train, epochs=plain.train.epochs, drops=plain.train.drops)
+    assert replace(longer, train=epochs) == plain
+    assert equal.base_recipe(longer) == longer  # the recipe of its run folder gives the same network again
+    assert ("ncm_equal_images" in default_methods(config)) == (recipe != "cifar100_cpu")
+    assert "as many images seen as ALICE" in equal.title
 
 
 # TEEN

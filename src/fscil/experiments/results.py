@@ -43,7 +43,7 @@ def result_header(config: Config, dataset: Dataset, protocol: Protocol, fingerpr
         "backbone": config.model.backbone,
         "parameters": parameter_count(backbone_of(config, blank=True)),
         "training": {
-            "epochs": config.train.epochs,
+            "epochs": method.base_recipe(config).train.epochs,
             "seed": config.train.seed,
             "images_seen": round(method.images_seen(config, base, protocol)),
         },

@@ -45,12 +45,8 @@ def _with_mixing(config: Config) -> Config:
 
 
 def default_methods(config: Config) -> list[str]:
-    """All that are evaluated after every session; those that use class names only where there are word vectors."""
-    return [
-        name
-        for name, method in METHODS.items()
-        if method.judged == "every" and (config.data.word_vectors or not method.needs_words)
-    ]
+    """Of a comparison that names none: those that say so, which depends on the recipe."""
+    return [name for name, method in METHODS.items() if method.runs_by_default(config)]
 
 
 def comparison(config: Config, methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:

@@ -17,7 +17,7 @@ from fscil.methods.icarl import ICarl
 from fscil.methods.joint import BalancedJoint, Joint
 from fscil.methods.lucir import Lucir
 from fscil.methods.nc_fscil import NcFscil
-from fscil.methods.ncm import BalancedNcm, Ncm
+from fscil.methods.ncm import BalancedNcm, EqualImagesNcm, Ncm
 from fscil.methods.orco import Orco
 from fscil.methods.ranpac import RanPac
 from fscil.methods.savc import Savc
@@ -45,6 +45,7 @@ METHODS: Registry[type[Method]] = Registry(
         "joint_balanced": BalancedJoint,
         "ncm": Ncm,
         "ncm_balanced": BalancedNcm,
+        "ncm_equal_images": EqualImagesNcm,
         "ncm_plda": NcmPlda,
         "alice_plda": AlicePlda,
         "teen": Teen,

@@ -54,6 +54,11 @@ class Method(ABC):
         """How many images pass the network in training; every view and every mixture counts as one."""
         return images_in_training(cls.base_recipe(config), len(base))
 
+    @classmethod
+    def runs_by_default(cls, config: Config) -> bool:
+        """Whether a comparison that names no methods has this one: not if it is costly, or lacks what it needs."""
+        return cls.judged == "every" and bool(config.data.word_vectors or not cls.needs_words)
+
     @abstractmethod
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         """Learn the base classes; `shots` are the numbers of images per class that later sessions may bring."""
