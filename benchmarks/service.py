@@ -35,9 +35,9 @@ ENROLL_EVERY = 8  # of the soak's requests
 class Service:
     """`fscil serve` in a process of its own."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", str(model), "--port", "0", "--no-token"], stdout=subprocess.PIPE, text=True
+            [*COMMAND, "serve", str(model), "--port", "0", "--no-token", *options], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
