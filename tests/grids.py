@@ -27,8 +27,17 @@ def accuracy(row, seed, shots, draw, number):
     return 0.7 - 0.03 * number - 0.01 * row - 0.004 * seed - 0.002 * (draw + 1) - (0.1 if shots == 1 else 0.0)
 
 
-def write_grid(folder, kind="bench", labels=("alice", "cec"), seeds=(0,), shots=(5, 1), draws=(0, 1), data="cifar100"):
-    """Eight sessions of every label; "joint" is judged at the first and the last only."""
+def write_grid(
+    folder,
+    kind="bench",
+    labels=("alice", "cec"),
+    seeds=(0,),
+    shots=(5, 1),
+    draws=(0, 1),
+    data="cifar100",
+    sessions=8,
+):
+    """All sessions of every label; "joint" is judged at the first and the last only."""
     cells = []
     for row, label in enumerate(labels):
         for seed in seeds:
@@ -37,7 +46,7 @@ def write_grid(folder, kind="bench", labels=("alice", "cec"), seeds=(0,), shots=
             walks = []
             for count in shots:
                 for draw in draws:
-                    numbers = (0, 8) if label == "joint" else range(9)
+                    numbers = (0, sessions) if label == "joint" else range(sessions + 1)
                     steps = [session(number, accuracy(row, seed, count, draw, number)) for number in numbers]
                     memory = {"images": 300 if label == "icarl" else 0, "floats": 1234}
                     walk = {"shots": count, "draw": draw, "pd": 0.0, "memory": memory, "seconds": 1.5}
@@ -56,7 +65,7 @@ def write_grid(folder, kind="bench", labels=("alice", "cec"), seeds=(0,), shots=
                 "schema": 1,
                 "data": data,
                 "images": {"base training": 30000, "test": 10000},
-                "protocol": {"base_classes": 60, "way": 5, "sessions": 8},
+                "protocol": {"base_classes": 60, "way": 5, "sessions": sessions},
                 "method": label if kind == "bench" else "alice",
                 "prototypes": "balanced",
                 "backbone": "resnet18",

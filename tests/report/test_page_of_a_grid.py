@@ -234,7 +234,7 @@ def test_results_say_how_their_method_is_shown(tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "My &lt;method&gt;" in page
     assert "every view and every mixture is one; mine counts double. " in page
-    assert "A, the paper's own" in (tmp_path / "report.md").read_text()  # the paper's rows go by the method
+    assert "ALICE, the paper's own" in (tmp_path / "report.md").read_text()  # the paper's rows go by the method, under its name there
 
 
 def highlighted_texts(folder, name):

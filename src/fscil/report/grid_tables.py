@@ -34,23 +34,23 @@ def _lines(
     ours = [row.accuracy(shots, session, measure) for session in sessions]
     ours += [row.performance_drop(shots)] if measure == "average" else []
     lines: list[tuple[RowKind, Sequence[str]]] = [("ours", [row.title, *map(cell, ours)])]
-    for source, values in _published(results, row, shots, measure, len(sessions)):
+    for label, values in _published(results, row, shots, measure, len(sessions)):
         theirs = [*values, values[0] - values[-1]] if measure == "average" else values
-        lines.append(("paper", [f"{row.title}, {source}", *(f"{value:.1f}" for value in theirs)]))
+        lines.append(("paper", [label, *(f"{value:.1f}" for value in theirs)]))
         differences = [f"{one.mean - value:+.1f}" if one else "-" for one, value in zip(ours, theirs, strict=True)]
         lines.append(("difference", ["difference", *differences]))
     return lines
 
 
 def _published(results: Results, row: Row, shots: int, measure: str, count: int) -> list[tuple[str, list[float]]]:
-    """The paper's numbers for the same row, with their source, if it has as many sessions."""
+    """The paper's numbers for the same row, under the paper's name and their source, if it has as many sessions."""
     data = results.about["data"]
     rows = []
     if results.kind == "bench":
-        rows = [(SOURCES[published["source"]], published) for published in paper_rows(data, shots, row.method)]
+        rows = [(f"{one['label']}, {SOURCES[one['source']]}", one) for one in paper_rows(data, shots, row.method)]
     elif results.kind == "ablation" and (data, shots) == ABLATION_SETTING and row.label in paper_ablation():
-        rows = [("the paper's", paper_ablation()[row.label])]
-    return [(source, one[measure]) for source, one in rows if len(one.get(measure, ())) == count]
+        rows = [(f"{row.label}, the paper's", paper_ablation()[row.label])]
+    return [(label, one[measure]) for label, one in rows if len(one.get(measure, ())) == count]
 
 
 def training_notes(rows: Sequence[Row]) -> list[str]:
