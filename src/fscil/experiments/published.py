@@ -21,10 +21,20 @@ def paper_rows(data: str, shots: int, method: str) -> list[dict[str, Any]]:
 
 
 def later_results(data: str) -> list[dict[str, Any]]:
-    """Published numbers of systems after the paper, last session, 5-shot: data, method, label, source, average and, for
-    some, harmonic and sessions. A system has a row for each source.
+    """Published numbers of systems after the paper, last session, 5-shot: data, method, label, citation, source,
+    disputed, average and, for some, harmonic and sessions. A system has a row for each source; its rows are disputed
+    where these differ by more than rounding to a tenth.
     """
-    return [row for row in _content()["later"] if row["data"] == data]
+    rows = [row for row in _content()["later"] if row["data"] == data]
+    averages: dict[str, set[float]] = {}
+    for row in rows:
+        averages.setdefault(row["label"], set()).add(round(row["average"], 1))
+    return [{**row, "disputed": len(averages[row["label"]]) > 1} for row in rows]
+
+
+def later_missing() -> str:
+    """Which compared systems have no published number among later_results, and why."""
+    return str(_content()["later_missing"]["note"])
 
 
 def paper_ablation() -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ FIRST_COLUMN = 17  # least width on a terminal
 LATEX_SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"},
+    "†": r"$\dagger$",
 }
 
 
