@@ -19,6 +19,7 @@ from fscil.report import write_report
 from fscil.report.collect import read_grid
 from fscil.report.figures import COLOURS, HIGHLIGHT, class_colours
 from fscil.report.provenance import cross_entropy, departure_list, provenance
+from fscil.report.summary import summary_table
 from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json, write_text
 from fscil.training.base_training import plain_recipe
 from grids import ABLATION, SWEEPS, accuracy, write_grid
@@ -577,7 +578,7 @@ def test_differences_are_paired_by_draw(tmp_path):
     assert found.interval == pytest.approx(stats.t.ppf(0.975, 2) * statistics.stdev(pairs) / 3**0.5)
     write_report(tmp_path)
     rows = {cells[0]: cells for cells in rows_of((tmp_path / "report.md").read_text(), "Summary")}
-    assert rows["CEC"][-2:] == [f"{found.mean:+.1f} ±{found.interval:.1f}", "better"]
+    assert rows["CEC"][-2:] == [f"{found.mean:+.1f} ±{found.interval:.1f}", "-"]  # one training seed shows nothing
     assert rows["ALICE"][-2:] == ["-", "-"]
 
 
@@ -595,14 +596,29 @@ def test_differences_over_seeds_are_of_the_means_over_draws(tmp_path):
 
 
 def test_a_difference_within_its_interval_shows_nothing(tmp_path):
-    write_grid(tmp_path, labels=("alice", "cec", "topic"), shots=(5,), draws=(0, 1))
-    perturbed(tmp_path, "1-seed0", (0.2, -0.2))
-    write_report(tmp_path)
-    text = (tmp_path / "report.md").read_text()
-    rows = {cells[0]: cells for cells in rows_of(text, "Summary")}
-    assert rows["CEC"][-1] == "nothing"
-    assert rows["TOPIC"][-1] == "worse"
-    assert "draws of the few images of one training seed, not over seeds" in text
+    write_grid(tmp_path, labels=("alice", "cec", "topic", "icarl"), shots=(5,), seeds=(0, 1))
+    perturbed(tmp_path, "1-seed0", (0.2, 0.2))
+    for cell in ("3-seed0", "3-seed1"):
+        perturbed(tmp_path, cell, (0.1, 0.1))
+    table = summary_table(read_grid(tmp_path))
+    assert table.header[-1] == "better or worse"
+    verdicts = {cells[0]: cells[-1] for _, cells in table.rows}
+    assert verdicts == {"CEC": "undecided", "TOPIC": "worse", "iCaRL": "better", "ALICE": "-"}
+    assert "their intervals are over training seeds" in table.notes[0]
+
+
+def test_one_training_seed_makes_no_row_better_or_worse(tmp_path):
+    """However many draws there are: another training might differ by more."""
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,), draws=range(10))
+    table = summary_table(read_grid(tmp_path))
+    assert [cells[-1] for _, cells in table.rows] == ["-", "-"]
+    assert re.match(r"-\d+\.\d ±\d", table.rows[0][1][-2])
+    assert "draws of the few images of one training seed, not over seeds" in table.notes[0]
+    assert "no row is called better or worse" in table.notes[0]
+    # A row with a single seed beside rows of several is no better off.
+    write_grid(tmp_path / "more", labels=("alice", "cec"), shots=(5,), seeds=(0, 1))
+    (tmp_path / "more" / "cells" / "1-seed1" / "results.json").unlink()
+    assert [cells[-1] for _, cells in summary_table(read_grid(tmp_path / "more")).rows] == ["-", "-"]
 
 
 def test_the_best_of_a_column_is_bold(bench):

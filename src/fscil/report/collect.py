@@ -121,6 +121,11 @@ class Row:
             return MeanWithInterval.of(next(iter(seeds.values())))
         return MeanWithInterval.of([float(np.mean(seed)) for seed in seeds.values()])
 
+    def common_seeds(self, other: "Row", shots: int, measure: str) -> int:
+        """How many training seeds the difference to the other row is of."""
+        mine, theirs = self._last(shots, measure), other._last(shots, measure)
+        return len({seed for seed, _ in mine.keys() & theirs.keys()})
+
     def _last(self, shots: int, measure: str) -> dict[tuple[Any, Any], float]:
         """The measure in the last session, by training seed and draw."""
         found = {}

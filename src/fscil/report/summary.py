@@ -20,8 +20,9 @@ def summary_table(results: Results) -> Table:
     if len(results.rows) > 1:
         for shots in counts:
             found = [None if row is reference else row.difference(reference, shots, "harmonic") for row in results.rows]
-            header += [f"{shots}-shot harmonic less {reference.title}", "shown"]
-            texts += [list(map(signed, found)), list(map(verdict, found))]
+            seeds = [row.common_seeds(reference, shots, "harmonic") for row in results.rows]
+            header += [f"{shots}-shot harmonic less {reference.title}", "better or worse"]
+            texts += [list(map(signed, found)), list(map(verdict, found, seeds))]
     rows: list[tuple[RowKind, Sequence[str]]] = [
         ("ours", [row.title, *(column[number] for column in texts)]) for number, row in enumerate(results.rows)
     ]
@@ -35,11 +36,11 @@ def signed(found: MeanWithInterval | None) -> str:
     return f"{found.mean:+.1f}" + ("" if found.interval is None else f" ±{found.interval:.1f}")
 
 
-def verdict(found: MeanWithInterval | None) -> str:
-    """What a difference shows."""
-    if found is None or found.interval is None:
+def verdict(found: MeanWithInterval | None, seeds: int) -> str:
+    """What a difference over this many training seeds shows. One shows nothing: another training might differ."""
+    if found is None or found.interval is None or seeds < 2:
         return "-"
-    return "nothing" if abs(found.mean) <= found.interval else "better" if found.mean > 0 else "worse"
+    return "undecided" if abs(found.mean) <= found.interval else "better" if found.mean > 0 else "worse"
 
 
 def best_cells(columns: Sequence[Sequence[MeanWithInterval | None]]) -> frozenset[tuple[int, int]]:
@@ -84,9 +85,16 @@ def _notes(results: Results) -> list[str]:
     notes = []
     if len(results.rows) > 1:
         seeds = max(len(row.results) for row in results.rows)
-        over = "training seeds" if seeds > 1 else "draws of the few images of one training seed, not over seeds"
-        notes.append(
-            f"Differences are paired by seed and draw; their intervals are over {over}. A row is called better or "
-            f"worse only where the 95% interval of its difference excludes zero."
-        )
+        if seeds > 1:
+            text = (
+                "their intervals are over training seeds. A row is called better or worse only where the 95% interval "
+                "of its difference excludes zero, and never by one seed."
+            )
+        else:
+            text = (
+                "their intervals are over draws of the few images of one training seed, not over seeds. How much "
+                "another training would differ is not known, so that no row is called better or worse; --seeds 3 "
+                "would tell."
+            )
+        notes.append(f"Differences are paired by seed and draw; {text}")
     return [*notes, *problems(results)]
