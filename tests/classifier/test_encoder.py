@@ -11,6 +11,8 @@ from fscil.errors import BadImageError, StoreError
 from helpers import NAMES, picture
 
 NEW = [picture(9, seed) for seed in range(3)]
+# The tiny network hardly distinguishes its classes; tests/classifier/test_doubts.py is about that warning.
+pytestmark = pytest.mark.filterwarnings("ignore:.*can hardly be distinguished")
 
 
 @pytest.fixture

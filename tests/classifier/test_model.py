@@ -25,6 +25,8 @@ from fscil.openset import Calibration
 from helpers import NAMES, picture
 
 NEW = [picture(9, seed) for seed in range(4)]
+# The tiny network hardly distinguishes its classes; tests/classifier/test_doubts.py is about that warning.
+pytestmark = pytest.mark.filterwarnings("ignore:.*can hardly be distinguished")
 
 
 def unit(vector):

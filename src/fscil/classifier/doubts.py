@@ -1,11 +1,12 @@
 """What is worth a warning when photos are enrolled: a class too like another, a photo unlike the rest of its class or
 nearly the same as one of them.
 
-The limits were chosen on CUB-200's base classes: of new species about one in ten is taken for one that is enrolled, of
-further photos of an enrolled one two thirds or more; of a class's own photos up to 2% are called unlike. Two photos
-are nearly the same if few of 256 comparisons of neighbouring areas of their thumbnails differ: of 600 photos of 15
-species no two differ in less than 19%; the same photo, saved again as JPEG of quality 40, made smaller or brighter,
-differs in 3 to 4% (median) from itself, with a twentieth cut off on each side in 25%.
+The limits were chosen on CUB-200's base classes, in galleries of 6 to 80 of them: of new species about one in ten is
+taken for one that is enrolled; of further photos of an enrolled one, given as new, 70% where they are 3 or 5 and 40%
+where it is one; of a class's own photos up to 2% are called unlike. Two photos are nearly the same if few of 256
+comparisons of neighbouring areas of their thumbnails differ: of 600 photos of 15 species no two differ in less than
+19%; the same photo, saved again as JPEG of quality 40, made smaller or brighter, differs in 3 to 4% (median) from
+itself, with a twentieth cut off on each side in 25%.
 """
 
 import warnings
@@ -27,7 +28,7 @@ from fscil.gallery.photo import class_name
 from fscil.gallery.probability import ProbabilityCalibration
 
 LIKE_ODDS = 0.0  # log-odds of "known", at an even prior, from which photos of a new class may fit an enrolled one
-LIKE_ODDS_OF_ONE = 2.0  # of a single photo, which has no others to be compared with
+LIKE_ODDS_OF_ONE = 1.0  # of a single photo, which has no others to be compared with
 UNLIKE = 8.0  # by how many times the temperature a photo fits its class worse than the class's photos usually do
 MIN_PHOTOS = 4  # of a class, of which one can be called unlike the others
 NEARLY_THE_SAME = 0.12  # share of the comparisons that differ

@@ -3,6 +3,7 @@
 from copy import deepcopy
 from itertools import pairwise
 
+import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -16,7 +17,11 @@ def folded(network: nn.Module) -> nn.Module:
 
     Only children of modules that call them in the order of their definition are folded; timm's networks are not.
     """
-    copy = deepcopy(network).eval()
+    with torch.inference_mode(False):  # whoever asks first: weights of inference mode could not be changed outside it
+        return _folded(deepcopy(network).eval())
+
+
+def _folded(copy: nn.Module) -> nn.Module:
     if any(hasattr(module, "network") for module in copy.modules() if isinstance(module, Backbone)):
         return copy
     for parent in [module for module in copy.modules() if _calls_in_order(module)]:
