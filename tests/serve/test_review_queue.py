@@ -117,6 +117,20 @@ def test_a_photo_that_is_enrolled_elsewhere_leaves_too(service):
     assert waiting(service) == []
 
 
+def test_a_photo_that_was_learned_does_not_come_back(service):
+    """Also where the model is not sure of it afterwards."""
+    ids = [each["id"] for each in waiting_after(service, *ASKED)]
+    service.post("/review/name", json={"name": "class 0", "photos": ids})
+    assert any(each["state"] != "known" for each in ask(service, *ASKED))
+    assert {each["id"] for each in waiting(service)}.isdisjoint(ids)
+
+
+def test_a_client_can_ask_that_nothing_is_kept(service):
+    answers = service.post("/predict?keep=false", files=form(*(photo(*each) for each in ASKED))).json()["predictions"]
+    assert any(each["state"] != "known" for each in answers)
+    assert waiting(service) == []
+
+
 def test_doubts_are_said_before(service, model):
     """The same picture twice, saved in two sizes: nearly the same photo."""
     strange = next(each for each in waiting_after(service, *ASKED) if each["state"] == "unknown")
@@ -128,7 +142,8 @@ def test_doubts_are_said_before(service, model):
     said = {"name": "new", "photos": [strange["id"], twin]}
     answer = service.post("/review/name?strict=true", json=said)
     assert answer.status_code == 409
-    assert "duplicate" in [each["kind"] for each in answer.json()["warnings"]]
+    (doubt,) = [each for each in answer.json()["warnings"] if each["kind"] == "duplicate"]
+    assert {doubt["id"], doubt["other_id"]} == {strange["id"], twin}  # their files have the same name
     assert len(waiting(service)) == len(kept)
     assert service.post("/review/name", json=said).json()["added"] == 2
 

@@ -107,10 +107,13 @@ def _add_predict(routes: APIRouter, service: Service) -> None:
     async def predict(
         request: Request,
         top: Annotated[int, Query(ge=1, le=100, description="How many classes to rank.")] = 5,
+        keep: Annotated[
+            bool, Query(description="false: keep none of them for review, also with `fscil serve --keep-unknown`.")
+        ] = True,
     ) -> Predictions:
         """Send photos as the form field `files`, or one photo as the body."""
         async with uploads(request, service.limits) as files:
-            found = await service.predict(files, top)
+            found = await service.predict(files, top, keep)
         return Predictions(
             predictions=[predicted(file.name, prediction) for file, prediction in zip(files, found, strict=True)]
         )

@@ -43,6 +43,8 @@ def enrollment_warnings(name: str, doubts: Sequence[Doubtful]) -> list[Enrollmen
             message=str(each.doubt),
             file=each.file,
             other_file=each.other_file,
+            id=each.doubt.photo,
+            other_id=None if each.other_file is None else each.doubt.other,
             thumbnail=thumbnail(each),
         )
         for each in doubts

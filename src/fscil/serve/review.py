@@ -79,8 +79,12 @@ class Review:
     # Changing, in the thread that writes
 
     def keep(self, photos: Sequence[Photo], answers: Sequence[Prediction]) -> None:
-        """Those that were not known. A prediction does not fail because nothing could be kept."""
-        new = [photo for photo, answer in zip(photos, answers, strict=True) if answer.state != "known"]
+        """Those that were neither known nor learned from. A prediction does not fail because nothing could be kept."""
+        new = [
+            photo
+            for photo, answer in zip(photos, answers, strict=True)
+            if answer.state != "known" and not self._is_enrolled(photo, answer)
+        ]
         if self.keeping and self._inbox is not None and new:
             try:
                 self._inbox.add(new)
@@ -101,6 +105,13 @@ class Review:
 
     def clear(self) -> int:
         return self._inbox.clear() if self._inbox is not None else 0
+
+    def _is_enrolled(self, photo: Photo, answer: Prediction) -> bool:
+        """In one of the nearest classes: a photo is near the mean that it is a part of, and galleries may be large."""
+        with self._stored.classifier.lock:
+            gallery = self._stored.classifier.gallery
+            near = [name for name, _ in answer.ranking if name in gallery]
+            return any(photo.digest == each.digest for name in near for each in gallery.photos(name))
 
     def _kept(self) -> list[Photo]:
         return self._inbox.photos() if self._inbox is not None else []

@@ -71,6 +71,11 @@ class EnrollmentWarning(BaseModel):
     other_file: Annotated[
         str | None, Field(description="Of a duplicate: the other photo of the request.", examples=[None])
     ] = None
+    id: Annotated[
+        str | None,
+        Field(description="SHA-256 of the pixels of `file`, as names of files may be equal.", examples=["0f7c" * 16]),
+    ] = None
+    other_id: Annotated[str | None, Field(description="The same of `other_file`.", examples=[None])] = None
     thumbnail: Annotated[
         str | None,
         Field(description="URL of an enrolled photo to compare with, relative to the service.", examples=[None]),

@@ -82,10 +82,11 @@ class Service:
         self._batcher.close()
         self._writer.shutdown()
 
-    async def predict(self, files: Sequence[Upload], top: int) -> list[Prediction]:
+    async def predict(self, files: Sequence[Upload], top: int, keep: bool = True) -> list[Prediction]:
+        """With `keep`, photos that were not known are kept for review, if the service does so at all."""
         self._stored.require_current()
+        keep = keep and self.review.keeping
         with self._queued_photos.acquire(len(files)):
-            keep = self.review.keeping
             decoded = await self._decode(files, keep)
             features = await self._encode([image for image, _ in decoded])
             answers = await asyncio.to_thread(self._classifier.predict_features, torch.stack(features), top)
