@@ -33,7 +33,8 @@ def visit(browser, url, errors=(), start=None, **options):
     page.goto(str(url))
     yield page
     context.close()
-    assert [text for text in logged if not any(f"status of {status} " in text for status in errors)] == []
+    unexpected = [text for text in logged if not any(f"status of {status} " in text for status in errors)]
+    assert unexpected == [], unexpected
     assert [address for address in requested if not address.startswith((str(start or url), "blob:"))] == []
     assert len(requested) > 3
 

@@ -34,6 +34,8 @@ export function formOf(files) {
   return data;
 }
 
+export const jsonOf = (value) => new Blob([JSON.stringify(value)], { type: "application/json" });
+
 let pendingKey = null; // one dialog for all requests that wait for a key
 
 export function askForKey(message) {

@@ -4,11 +4,17 @@ import "./learn.js";
 import { askForKey } from "./api.js";
 import { listClasses } from "./classes.js";
 import { $, reportErrors } from "./dom.js";
+import { openReview } from "./review.js";
+
+async function start() {
+  await listClasses();
+  await openReview();
+}
 
 $("change-key").onclick = () =>
   reportErrors(async () => {
     await askForKey("Enter another key.");
-    await listClasses();
+    await start();
   });
 
-reportErrors(() => listClasses());
+reportErrors(start);

@@ -1,22 +1,13 @@
 // The list of known classes: search, paging, thumbnails, forget.
 
 import { classPath, request } from "./api.js";
-import { $, create, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
+import { $, confirmDeletion, create, photoCount, reportErrors, shortDate, showNotice } from "./dom.js";
 import { draw, model, predict, predictedPhotos } from "./photos.js";
+import { forgetThumbnails, loadWhenSeen } from "./thumbnails.js";
 
 const PAGE_SIZE = 60; // classes per request
 const SEARCH_FROM = 9; // classes: with fewer, the search field is hidden
 const SEARCH_DELAY = 200; // milliseconds after the last key
-
-const thumbnails = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
-    if (!isIntersecting) continue;
-    thumbnails.unobserve(target);
-    thumbnailOf(target.dataset.url, request)
-      .then((image) => target.replaceChildren(image))
-      .catch(() => {}); // the first letter stays
-  }
-}, { rootMargin: "200px" });
 
 let latestRequest = 0; // responses to older requests are ignored
 
@@ -32,7 +23,7 @@ export async function listClasses({ offset = 0, highlighted = null } = {}) {
   model.thresholds = found.thresholds;
   model.limits = found.limits;
   if (!offset) {
-    thumbnails.disconnect();
+    forgetThumbnails($("classes"));
     $("classes").replaceChildren();
     $("known-names").replaceChildren();
   }
@@ -50,22 +41,13 @@ export async function listClasses({ offset = 0, highlighted = null } = {}) {
 
 function classItem(info, highlighted) {
   const thumbnail = create("div", { className: "thumbnail", textContent: [...info.name][0] });
-  if (info.thumbnail) {
-    thumbnail.dataset.url = info.thumbnail;
-    thumbnails.observe(thumbnail);
-  }
+  if (info.thumbnail) loadWhenSeen(thumbnail, info.thumbnail);
   const origin = info.origin === "base" ? "from training" : shortDate(info.changed);
   const name = create("b", { textContent: info.name });
   const details = create("span", { textContent: `${photoCount(info.photos)} · ${origin}` });
   const item = create("li", { className: highlighted ? "new" : "" }, thumbnail, create("div", { className: "text" }, name, details));
   if (model.mayEnroll) item.append(forgetButton(info));
   return item;
-}
-
-function shortDate(text) {
-  const date = new Date(text);
-  const thisYear = date.getFullYear() === new Date().getFullYear();
-  return date.toLocaleDateString(undefined, { day: "numeric", month: "short", ...(thisYear ? {} : { year: "numeric" }) });
 }
 
 function forgetButton(info) {
@@ -76,19 +58,16 @@ function forgetButton(info) {
 }
 
 function confirmForget({ name, photos: count }) {
-  $("forget-title").textContent = `Forget “${name}”?`;
-  $("forget-message").textContent = `The class and what was learned from its ${photoCount(count)} will be deleted. This cannot be undone.`;
-  $("forget-dialog").showModal();
-  $("forget-form").onsubmit = () =>
+  const message = `The class and what was learned from its ${photoCount(count)} will be deleted. This cannot be undone.`;
+  confirmDeletion({ title: `Forget “${name}”?`, message, verb: "Forget" }, () =>
     reportErrors(async () => {
       await request(classPath(name), { method: "DELETE" });
       showNotice(`Forgot “${name}”.`);
       await Promise.all([listClasses(), predict(predictedPhotos())]);
       $("choose").focus();
-    });
+    }),
+  );
 }
-
-$("forget-cancel").onclick = () => $("forget-dialog").close();
 
 let searchTimer;
 $("search").oninput = () => {

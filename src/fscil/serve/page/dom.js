@@ -10,6 +10,12 @@ export function create(tag, properties = {}, ...children) {
 
 export const photoCount = (count) => (count === 1 ? "1 photo" : `${count} photos`);
 
+export function shortDate(text) {
+  const date = new Date(text);
+  const thisYear = date.getFullYear() === new Date().getFullYear();
+  return date.toLocaleDateString(undefined, { day: "numeric", month: "short", ...(thisYear ? {} : { year: "numeric" }) });
+}
+
 /** An <img> of a path of the service: fetched by `request` instead of linked, because an <img> cannot send a key. */
 export async function thumbnailOf(path, request, alt = "") {
   const blob = await (await request(path)).blob();
@@ -30,10 +36,19 @@ export function showError(text) {
   $("error").hidden = !text;
 }
 
-export const clearMessages = () => showNotice("");
+/** Messages appear at the end of this card, that of the action they are about. */
+function messagesIn(card) {
+  if ($("messages").parentElement !== card) card.append($("messages"));
+}
+
+export function clearMessages() {
+  messagesIn($("classify"));
+  showNotice("");
+}
 
 /** Runs an async action, and shows its error message if it fails. */
-export async function reportErrors(action) {
+export async function reportErrors(action, card = $("classify")) {
+  messagesIn(card);
   try {
     return await action();
   } catch (error) {
@@ -41,3 +56,14 @@ export async function reportErrors(action) {
     return undefined;
   }
 }
+
+/** Asks before something is deleted for good. */
+export function confirmDeletion({ title, message, verb }, action) {
+  $("forget-title").textContent = title;
+  $("forget-message").textContent = message;
+  $("forget-confirm").textContent = verb;
+  $("forget-dialog").showModal();
+  $("forget-form").onsubmit = action;
+}
+
+$("forget-cancel").onclick = () => $("forget-dialog").close();

@@ -2,9 +2,10 @@
 
 import { classPath, formOf, request } from "./api.js";
 import { listClasses } from "./classes.js";
-import { $, create, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
+import { $, create, photoCount, reportErrors, showNotice } from "./dom.js";
 import { closeCamera } from "./input.js";
 import { learning, model, namedPhotos, predict, usablePhotos } from "./photos.js";
+import { hideWarnings, showWarnings } from "./warnings.js";
 
 const FORM_OVERHEAD = 2 ** 10; // bytes of a form per file, at most
 
@@ -35,7 +36,7 @@ function* requestsOf(photos) {
 /** With `strict`, asks before photos are learned that the service has doubts about. */
 async function learn(name, photos, strict = true) {
   if (!photos.length) return;
-  $("warnings").hidden = true;
+  hideWarnings();
   $("learn-button").disabled = true;
   await reportErrors(async () => {
     let added = 0;
@@ -50,7 +51,10 @@ async function learn(name, photos, strict = true) {
       } catch (error) {
         if (!error.warnings) throw error;
         showNotice(added ? `Learned “${name}” from ${photoCount(added)} so far.` : "");
-        showWarnings(name, photos, error.warnings);
+        showWarnings(error.warnings, (warning) => picturesOf(warning, photos), {
+          learn: () => learn(name, photos, false),
+          cancel: () => $("name").focus(),
+        });
         return;
       }
     }
@@ -64,30 +68,15 @@ async function learn(name, photos, strict = true) {
 
 learning.confirm = learn;
 
-function enrolledText({ name, added, photos }, sent) {
+export function enrolledText({ name, added, photos }, sent) {
   if (!added) return `“${name}” already has ${sent > 1 ? "these photos" : "this photo"}. Nothing changed.`;
   const total = photos > added ? `; it now has ${photos}` : "";
   return `Learned “${name}” from ${photoCount(added)}${total}.`;
 }
 
-function showWarnings(name, photos, warnings) {
-  $("warning-list").replaceChildren(...warnings.map((warning) => warningItem(warning, photos)));
-  $("learn-anyway").onclick = () => learn(name, photos, false);
-  $("warnings").hidden = false;
-  $("learn-anyway").focus();
-}
-
-/** The photo that a warning is about (of the whole class, the first), and the one to compare it with. */
-function warningItem({ message, file, other_file: other, thumbnail }, photos) {
-  const pictures = create("span", { className: "pictures" });
+/** Of a warning about the whole class, the first photo. */
+function picturesOf({ file, other_file: other }, photos) {
   const named = [file, other].map((name) => name && photos.find((each) => each.file.name === name)).filter(Boolean);
-  for (const photo of named.length ? named : photos.slice(0, 1))
-    pictures.append(create("img", { src: photo.url, alt: photo.file.name || "photo" }));
-  if (thumbnail) thumbnailOf(thumbnail, request, "enrolled photo").then((image) => pictures.append(image)).catch(() => {});
-  return create("li", {}, pictures, create("span", { textContent: message }));
+  const shown = named.length ? named : photos.slice(0, 1);
+  return shown.map((photo) => create("img", { src: photo.url, alt: photo.file.name || "photo" }));
 }
-
-$("learn-not").onclick = () => {
-  $("warnings").hidden = true;
-  $("name").focus();
-};

@@ -41,7 +41,9 @@ export async function predict(wanted) {
   const worker = async () => {
     for (let photo = queue.shift(); photo; photo = queue.shift()) {
       try {
-        const response = await request("predict?top=5", { method: "POST", body: formOf([photo.file]) });
+        // Sent again, a photo is not kept again: it may have been deleted from the review since.
+        const path = `predict?top=5&keep=${!photo.prediction}`;
+        const response = await request(path, { method: "POST", body: formOf([photo.file]) });
         [photo.prediction] = (await response.json()).predictions;
         photo.state = "predicted";
       } catch (error) {
@@ -52,6 +54,7 @@ export async function predict(wanted) {
     }
   };
   await Promise.all(Array.from({ length: MAX_CONCURRENT_REQUESTS }, worker));
+  await reviewing.reload(); // some of the photos may have been kept
 }
 
 function removePhoto(photo) {
@@ -101,6 +104,8 @@ function drawPrediction(photo) {
 }
 
 export const learning = { confirm: async () => {} }; // set by learn.js, which needs this module
+
+export const reviewing = { reload: async () => {} }; // set by review.js, which needs this module
 
 $("only-shown").onchange = () => draw();
 

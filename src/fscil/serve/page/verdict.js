@@ -33,7 +33,7 @@ function headline(text, className = "", announcement = text) {
 }
 
 const note = (tag, text) => create(tag, { className: "muted", textContent: text });
-const percent = (share) => (share > 0.999 && share < 1 ? "> 99.9%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
+export const percent = (share) => (share > 0.999 && share < 1 ? "> 99.9%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
 
 function answer({ state, label, score, probability, unknown_probability: unknown, ranking }, model, actions) {
   if (state === "unknown") {
