@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fscil.classifier.checking import compare_labels
-from fscil.errors import DataError
+from fscil.errors import DataError, FscilWarning
 from helpers import NAMES
 
 TRUE = ["cat"] * 4 + ["dog"] * 2 + ["emu"] * 2
@@ -77,3 +77,18 @@ def test_a_classifier_is_checked_on_a_folder(classifier, images, tmp_path):
 def test_loose_photos_cannot_be_checked(classifier, images):
     with pytest.raises(DataError, match="no photo in a class folder"):
         classifier.check(images / NAMES[0])
+
+
+def test_folders_of_class_folders_are_noticed(classifier, images, tmp_path):
+    for group, names in {"first": NAMES[:2], "second": NAMES[2:4]}.items():
+        for name in names:
+            shutil.copytree(images / name, tmp_path / group / name)
+    with pytest.warns(FscilWarning, match=r"read as 2 classes, but their images lie in 4 folders below them"):
+        classifier.check(tmp_path)
+
+
+def test_photos_in_parts_of_a_class_folder_are_not_noticed(classifier, images, tmp_path):
+    for name in NAMES[:2]:
+        shutil.copytree(images / name, tmp_path / name)
+        shutil.copytree(images / name, tmp_path / name / "more")
+    assert len(classifier.check(tmp_path).classes) == 2  # a warning would be an error here

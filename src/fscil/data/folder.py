@@ -131,14 +131,17 @@ def _classes(root: Path, part: Path) -> Files:
     skipped = [file for file in skipped if not file.lower().endswith(suffixes)]
     heic = any(file.lower().endswith(HEIC_SUFFIXES) for file in skipped)
     warn_of_unread(skipped, f". {heic_advice()}" if heic else "", stacklevel=4)
-    _notice_nested(part, below)
+    notice_nested(part, below)
     if empty := [name for name, files in classes.items() if not files]:
         warnings.warn(f"folder: {part} has folders without images: {first_few(empty)}.", FscilWarning, stacklevel=4)
     return {name: sorted(files) for name, files in classes.items() if files}
 
 
-def _notice_nested(part: Path, below: dict[str, list[str]]) -> None:
-    """A warning where most folders look like groups of classes: no image of their own, but folders with images."""
+def notice_nested(part: Path, below: dict[str, list[str]]) -> None:
+    """A warning where most folders look like groups of classes: no image of their own, but folders with images.
+
+    below: by class the folders that hold its images, as paths from the root, the class folder itself first.
+    """
     groups = [name for name, folders in below.items() if folders[0].rpartition("/")[2] != name]
     total = sum(map(len, below.values()))
     if any(len(below[name]) > 1 for name in groups) and 2 * len(groups) > len(below):

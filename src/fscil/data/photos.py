@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fscil.data.folder import LAYOUT, images_in, parts, walk
+from fscil.data.folder import LAYOUT, images_in, notice_nested, parts, walk
 from fscil.data.images import HEIC_SUFFIXES, SUFFIXES, Bytes, Resize, decoded_image, image_errors
 from fscil.data.label_list import label_list, read_label_list
 from fscil.data.unread import KINDS, warn_of_unread
@@ -105,7 +105,7 @@ def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, s
     """The images below a folder of class folders with their classes; None for those in no class folder.
 
     Where it has a train and a test part, the images of this part; where it has a train part alone, those. Where it is a
-    list of labelled photos or has one, those; see `label_list`.
+    list of labelled photos or has one, those; see `label_list`. Warns where the classes seem to lie one level deeper.
     """
     listed = label_list(folder)
     if listed:
@@ -115,6 +115,10 @@ def labelled(folder: Path, part: Literal["train", "test"]) -> list[tuple[Path, s
     found = [(path, path.relative_to(root).parts) for path in files(root)]
     if not found:
         raise DataError(f"{root}: no image in it. {LAYOUT}")
+    below: dict[str, list[str]] = {}
+    for place in sorted({path.parent for path, inside in found if len(inside) > 1}):
+        below.setdefault(place.relative_to(root).parts[0], []).append(place.relative_to(folder).as_posix())
+    notice_nested(root, below)
     return [(path, normalize("NFC", inside[0]) if len(inside) > 1 else None) for path, inside in found]
 
 
