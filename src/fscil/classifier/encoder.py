@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fscil.config import Config
 from fscil.data import photos
+from fscil.data.decode_budget import DecodeBudget, decode_cost
 from fscil.data.images import Bytes, Resize
 from fscil.data.photos import LoadedPhoto, Source
 from fscil.errors import BadImageError, ConfigError, DataError
@@ -241,11 +242,16 @@ def _prefetched(work: Callable[[Source], T], sources: Sequence[Source]) -> Itera
     if len(sources) == 1:  # a thread would only cost time
         yield [work(sources[0])]
         return
-    rest = iter(sources)
+    rest, budget = iter(sources), DecodeBudget()
+
+    def bounded(source: Source) -> T:
+        with budget.acquire(decode_cost(source)):  # many cores must not need much memory
+            return work(source)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting = [pool.submit(work, source) for source in islice(rest, BATCH)]
+        waiting = [pool.submit(bounded, source) for source in islice(rest, BATCH)]
         while waiting:
-            following = [pool.submit(work, source) for source in islice(rest, BATCH)]
+            following = [pool.submit(bounded, source) for source in islice(rest, BATCH)]
             yield [task.result() for task in waiting]
             waiting = following
 
