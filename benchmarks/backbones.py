@@ -18,7 +18,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import readout
 import torch
 
 from fscil.classifier.backbones import encoder_of
@@ -26,6 +25,8 @@ from fscil.classifier.encoder import PhotoEncoder, with_progress
 from fscil.config import load_recipe
 from fscil.data import load
 from fscil.data.images import FilePixels, Images
+from fscil.experiments.readout import SHOTS, measure, search
+from fscil.methods.toolkit.readouts import READOUTS
 from fscil.models import EXTRAS, parameter_count
 from fscil.protocol import Draw
 from fscil.runtime.files import load_tensors, save_tensors, write_text
@@ -66,13 +67,13 @@ def accuracy(name: str, data: Path, work: Path) -> dict[str, Any]:
     protocol = protocol_of(config, load("cub200", data))
     mine = parts["train_labels"] < protocol.base_classes
     base, labels = parts["train"][mine], parts["train_labels"][mine]
-    constants = readout.search("PLDA", base, labels, work / f"{name.replace(':', '-')}.trials.jsonl")
-    model = readout.Plda(**constants)
+    constants = search("PLDA", base, labels, work / f"{name.replace(':', '-')}.trials.jsonl")
+    model = READOUTS["PLDA"](**constants)
     model.fit(base, labels)
     draws: list[Draw] = ["published", *range(DRAWS)]
-    walks = list(readout.walks(model, "PLDA", parts, protocol, draws))
+    walks = list(measure(model, parts, protocol, SHOTS, draws))
     found: dict[str, Any] = {}
-    for shots in readout.SHOTS:
+    for shots in SHOTS:
         some = [walk for walk in walks if walk["shots"] == shots]
         seeded = [walk for walk in some if walk["draw"] != "published"]
         published = next(walk for walk in some if walk["draw"] == "published")

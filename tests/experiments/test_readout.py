@@ -8,6 +8,7 @@ import torch
 
 from fscil.errors import ConfigError, ProtocolError
 from fscil.experiments.readout import compare
+from fscil.methods.toolkit.readouts import FIXED, READOUTS
 from fscil.metrics import harmonic_accuracy
 from fscil.protocol import Protocol
 from fscil.report.readout_table import readout_table
@@ -119,3 +120,14 @@ def test_the_command(tmp_path, capsys):
     assert "| whitened cosine |" in capsys.readouterr().out
     assert "### 1-shot" in (tmp_path / "run/readout/table.md").read_text()
     assert call("study", "readout", tmp_path / "run", "--set", "train.epochs=2") == 2
+
+
+def test_scores_of_a_class_depend_on_no_other_class_where_a_readout_says_so(parts):
+    """Then the sessions are columns of one computation."""
+    base = parts["train_labels"] < BASE
+    novel = torch.stack([parts["train"][parts["train_labels"] == label][:5] for label in range(BASE, BASE + 4)])
+    for name, kind in READOUTS.items():
+        readout = kind(**FIXED.get(name, {}))
+        readout.fit(parts["train"][base], parts["train_labels"][base])
+        alone, together = (readout.scores(parts["test"], novel[:count])[:, : BASE + 2] for count in (2, 4))
+        assert torch.allclose(alone, together, atol=1e-5) == readout.classes_are_independent, name

@@ -17,9 +17,10 @@ from fscil.gallery import balanced_means, class_means
 from fscil.gallery.choosing import choose, start
 from fscil.gallery.two_covariance import TwoCovariance
 from fscil.methods import METHODS
-from fscil.methods.fecam import shrunk_correlation, tukey
+from fscil.methods.fecam import shrunk_correlation
 from fscil.methods.ranpac import ridge_regression
 from fscil.methods.teen import calibrated
+from fscil.methods.toolkit.frozen_features import tukey
 from fscil.protocol import Protocol
 from helpers import part, small_config, untrained_method
 

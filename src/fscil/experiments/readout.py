@@ -26,9 +26,9 @@ from torch import Tensor
 
 from fscil.errors import ConfigError, ProtocolError
 from fscil.experiments.provenance import PROVENANCE, RESULTS, command
-from fscil.gallery.choosing import Division, choose, divisions
+from fscil.gallery.choosing import Division, divisions
 from fscil.gallery.probability import ProbabilityCalibration, calibration_error
-from fscil.methods.toolkit.readouts import FIXED, READOUTS, Cosine, Plda, RanPac, Readout
+from fscil.methods.toolkit.readouts import FIXED, READOUTS, OwnChoice, Readout
 from fscil.metrics import auroc, harmonic_accuracy, session_scores
 from fscil.openset import Evidence, contrast
 from fscil.protocol import Draw
@@ -58,15 +58,15 @@ def judge(readout: Readout, base: Tensor, known: Tensor, part: Division) -> list
 
 
 def search(name: str, base: Tensor, labels: Tensor, log: Path) -> dict[str, Any]:
-    """The constants of a readout with the largest sum of harmonic accuracy and AUROC over the divisions."""
+    """The constants of a readout with the largest sum of harmonic accuracy and AUROC over the divisions, unless it has
+    a procedure of its own.
+    """
     kind, fixed = READOUTS[name], FIXED.get(name, {})
-    if name == "PLDA":
-        choice = choose(base, labels)
-        for trial in choice.trials:
-            append_json_line(log, {"readout": name, **asdict(trial)})
-        append_json_line(log, {"readout": name, **{**asdict(choice), "trials": len(choice.trials)}})
-        calibration = None if choice.calibration is None else asdict(choice.calibration)
-        return {**asdict(choice.constants), "calibration": calibration}
+    own: OwnChoice | None = kind.own_choice(base, labels)
+    if own:
+        for trial in own.trials:
+            append_json_line(log, {"readout": name, **trial})
+        return own.constants
     cells = [
         {**dict(zip(kind.grid, values, strict=True)), **fixed} for values in itertools.product(*kind.grid.values())
     ]
@@ -87,7 +87,7 @@ def search(name: str, base: Tensor, labels: Tensor, log: Path) -> dict[str, Any]
 
 
 def measure(
-    readout: Any, parts: Mapping[str, Tensor], protocol: Sessions, shots: Sequence[int], draws: Iterable[Draw]
+    readout: Readout, parts: Mapping[str, Tensor], protocol: Sessions, shots: Sequence[int], draws: Iterable[Draw]
 ) -> Iterator[dict[str, Any]]:
     """Figures of every draw and number of shots on test images, the readout being fitted already.
 
@@ -102,8 +102,7 @@ def measure(
         sized = protocol.with_shots(count)
         rows = [sized.samples(labels, session, draw) for session in range(1, protocol.sessions + 1)]
         novel = train[np.concatenate(rows)].view(-1, count, train.shape[1])
-        # Scores of one class depend on no other class, but with a regression on all of them.
-        whole = None if isinstance(readout, RanPac) else readout.scores(queries, novel)
+        whole = readout.scores(queries, novel) if readout.classes_are_independent else None
         sessions, known_scores, contrasts, asked = [], [], [], []
         for session in range(protocol.sessions + 1):
             seen = len(protocol.seen(session))
@@ -117,13 +116,15 @@ def measure(
             if session < protocol.sessions:
                 best = scores.max(1).values.numpy()
                 known_scores.append(auroc(best[mine], best[~mine]))
-                if isinstance(readout, Cosine):
+                if readout.scores_are_cosines:
                     led = contrast(Evidence(scores)).numpy()
                     contrasts.append(auroc(led[mine], led[~mine]))
-                if isinstance(readout, Plda) and readout.calibration:
+                if readout.calibration:
                     asked.append((scores, torch.from_numpy(np.where(mine, target, -1))))
         last = sessions[-1]
-        error = {"ece": calibration_error([(asked, ProbabilityCalibration(**readout.calibration))])} if asked else {}
+        error = {}
+        if readout.calibration:
+            error["ece"] = calibration_error([(asked, ProbabilityCalibration(**readout.calibration))])
         yield {
             "shots": count,
             "draw": draw,

@@ -10,22 +10,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fscil.data.images import Images
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
+from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod, tukey
 from fscil.methods.toolkit.growing_network import check_numbers
 
 POWER = 0.5  # of Tukey's transform
 SHRINKAGE_BASE, SHRINKAGE_NEW = 1.0, 100.0  # weight of the mean variance on the diagonal
 MAX_OWN_WIDTH = 512  # of the features for which every class has a covariance of its own, as memory allows
-
-
-def tukey(features: Tensor) -> Tensor:
-    """(n, d): features of a ReLU network, which are not negative, made less skewed, and brought to unit length."""
-    return F.normalize(features.double().clamp_min(0).pow(POWER), dim=1)
 
 
 def shrunk_correlation(covariance: Tensor, shrinkage: float) -> Tensor:
@@ -53,7 +47,7 @@ class FeCam(FrozenFeatureMethod):
     shared = torch.empty(0)  # (d, d): the same of the mean covariance of the base classes
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        features, labels = tukey(self.features(base)), torch.from_numpy(base.labels)
+        features, labels = tukey(self.features(base), POWER), torch.from_numpy(base.labels)
         self.means = class_means(features, labels, len(base.counts)).float()
         within = torch.cov((features - self.means.double()[labels]).T)
         self.shared = inverse_factor(within, SHRINKAGE_BASE)
@@ -65,7 +59,7 @@ class FeCam(FrozenFeatureMethod):
     def learn(self, new: Images) -> None:
         first = len(self.means)
         check_numbers(new, first)
-        features, labels = tukey(self.features(new)), torch.from_numpy(new.labels - first)
+        features, labels = tukey(self.features(new), POWER), torch.from_numpy(new.labels - first)
         self.means = torch.cat([self.means, class_means(features, labels, len(new.counts)).float()])
         if features.shape[1] <= MAX_OWN_WIDTH:
             added = [self._factor(features[labels == c], SHRINKAGE_NEW) for c in range(len(new.counts))]
@@ -77,7 +71,7 @@ class FeCam(FrozenFeatureMethod):
 
     def scores(self, images: Images) -> Tensor:
         """Negative squared Mahalanobis distances."""
-        features = tukey(self.features(images)).float()
+        features = tukey(self.features(images), POWER).float()
         factors = self.factors.expand(len(self.means), -1, -1)
         distances = [
             ((features - mean) @ factor.T).square().sum(1) for mean, factor in zip(self.means, factors, strict=True)

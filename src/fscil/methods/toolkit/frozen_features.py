@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.data.images import Images
@@ -15,6 +16,12 @@ from fscil.models.state import load_state, of_prefix, same_state, with_prefix
 from fscil.training.base_training import TrainedNetwork
 from fscil.training.build import evaluation_crops_of
 from fscil.training.context import Context
+
+
+def tukey(features: Tensor, power: float = 0.5) -> Tensor:
+    """(n, d) Tukey's power transform, which makes features less skewed: signed power, then unit length, float64."""
+    wide = features.double()
+    return F.normalize(wide.sign() * wide.abs() ** power, dim=1)
 
 
 class FrozenFeatureMethod(Method):

@@ -5,31 +5,54 @@ features of the novel classes, (C', k, d) with k shots each, and returns (m, C +
 constants that are to be chosen.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fscil.gallery import balanced_means, class_means, cosine_scores
+from fscil.gallery.choosing import choose
 from fscil.gallery.two_covariance import Constants, TwoCovariance
+from fscil.methods.toolkit.frozen_features import tukey
 
 
-class Readout(Protocol):
-    """What all of them do."""
+@dataclass(frozen=True)
+class OwnChoice:
+    """Constants that a readout has chosen for itself, and its trials, as JSON."""
 
+    constants: dict[str, Any]
+    trials: list[dict[str, Any]]
+
+
+class Readout(ABC):
+    """What all of them do, and how they are compared."""
+
+    grid: ClassVar[dict[str, list[Any]]] = {}
+    scores_are_cosines: ClassVar[bool] = False  # so that the lead of the best class can be compared between images
+    classes_are_independent: ClassVar[bool] = True  # whether the score of a class depends on no other class
+    calibration: dict[str, float] | None = None  # of probabilities, where the readout gives any
+
+    @abstractmethod
     def fit(self, base: Tensor, labels: Tensor) -> None: ...
 
+    @abstractmethod
     def scores(self, queries: Tensor, novel: Tensor) -> Tensor: ...
+
+    @classmethod
+    def own_choice(cls, base: Tensor, labels: Tensor) -> OwnChoice | None:
+        """The constants, where the readout has a procedure of its own to choose them; None: by the grid."""
+        return None
 
 
 @dataclass
-class Cosine:
+class Cosine(Readout):
     """The paper's: cosine to the mean of k images, for base classes the k nearest to their mean, or all images."""
 
+    scores_are_cosines = True
     balanced: bool = True
-    grid: ClassVar[dict[str, list[Any]]] = {}
 
     def fit(self, base: Tensor, labels: Tensor) -> None:
         self._base, self._labels, self._classes = base, labels, int(labels.max()) + 1
@@ -50,7 +73,7 @@ class Cosine:
 
 
 @dataclass
-class Teen(Cosine):
+class TeenReadout(Cosine):
     """TEEN (Wang et al., 2023): novel prototypes move towards the base prototypes they resemble."""
 
     balanced: bool = False
@@ -82,14 +105,8 @@ class Covariance:
         return cls._last[1]
 
 
-def tukey(features: Tensor, power: float) -> Tensor:
-    """(n, d) signed power (1/2: square root), unit length, float64."""
-    wide = features.double()
-    return F.normalize(wide.sign() * wide.abs() ** power, dim=1)
-
-
 @dataclass
-class WhitenedCosine:
+class WhitenedCosine(Readout):
     """Cosine to class means after centring and whitening by the shrunk within-class covariance."""
 
     shrinkage: float = 0.5
@@ -115,7 +132,7 @@ class WhitenedCosine:
 
 
 @dataclass
-class Lda:
+class Lda(Readout):
     """Linear discriminant with a shared covariance (as in Hayes and Kanan, 2020): the nearest mean in its metric."""
 
     shrinkage: float = 0.5
@@ -135,7 +152,7 @@ class Lda:
 
 
 @dataclass
-class FeCam:
+class FeCamReadout(Readout):
     """FeCAM-like (Goswami et al., 2023): Tukey's transform, per class a shrunk covariance normalised to correlations.
 
     Shrinkage follows the paper: off-diagonal elements and diagonal ones each gain a multiple of their mean. A few
@@ -188,12 +205,13 @@ class FeCam:
 
 
 @dataclass
-class RanPac:
+class RanPacReadout(Readout):
     """RanPAC-like (McDonnell et al., 2023): random ReLU features, ridge regression to one-hot targets.
 
     Class means stand in for the class sums of the paper, which would hardly ever name a class of few images.
     """
 
+    classes_are_independent = False  # a regression on all of them
     ridge: float = 1e3
     width: int = 1000
     grid: ClassVar[dict[str, list[Any]]] = {"ridge": [1e0, 1e1, 1e2, 1e3, 1e4]}
@@ -223,7 +241,7 @@ class RanPac:
 
 
 @dataclass
-class Plda:
+class PldaReadout(Readout):
     """The two-covariance model."""
 
     within_shrinkage: float = Constants.within_shrinkage
@@ -232,6 +250,15 @@ class Plda:
     within_scale: float = 1.0
     correlation: float = 0.0
     calibration: dict[str, float] | None = None
+
+    @classmethod
+    def own_choice(cls, base: Tensor, labels: Tensor) -> OwnChoice:
+        """As for photos: one constant after the other, and the calibration of probabilities with them."""
+        choice = choose(base, labels)
+        calibration = None if choice.calibration is None else asdict(choice.calibration)
+        summary = {**asdict(choice), "trials": len(choice.trials)}
+        constants = {**asdict(choice.constants), "calibration": calibration}
+        return OwnChoice(constants, [*map(asdict, choice.trials), summary])
 
     def fit(self, base: Tensor, labels: Tensor) -> None:
         constants = {name: value for name, value in asdict(self).items() if name != "calibration"}
@@ -247,14 +274,14 @@ class Plda:
         return self._model.log_ratio(self._model.transform(queries), torch.cat([self._means, new]), counts)
 
 
-READOUTS: dict[str, type[Any]] = {
+READOUTS: dict[str, type[Any]] = {  # subclasses of Readout, each with constants of its own
     "cosine, all": Cosine,
     "cosine, balanced": Cosine,
-    "TEEN": Teen,
+    "TEEN": TeenReadout,
     "whitened cosine": WhitenedCosine,
     "LDA": Lda,
-    "FeCAM-like": FeCam,
-    "RanPAC-like": RanPac,
-    "PLDA": Plda,
+    "FeCAM-like": FeCamReadout,
+    "RanPAC-like": RanPacReadout,
+    "PLDA": PldaReadout,
 }
 FIXED: dict[str, dict[str, Any]] = {"cosine, all": {"balanced": False}, "cosine, balanced": {"balanced": True}}
