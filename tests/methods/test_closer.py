@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from fscil.config import load_recipe
 from fscil.errors import ConfigError
 from fscil.methods import METHODS
-from fscil.methods.closer import closeness, contrast
+from fscil.methods.closer import closeness
+from fscil.methods.toolkit.contrast import self_supervised_contrast
 from fscil.training.base_training import new_base_network, recipe_step
 from fscil.training.build import views_of
 from helpers import CONTEXT, small_config
@@ -40,7 +41,7 @@ def unit_vectors(count):
 @pytest.mark.parametrize("views", [2, 3])
 def test_contrast(views):
     features = unit_vectors(views * 4)
-    assert contrast(features, 4).item() == pytest.approx(naive_contrast(features.tolist(), 4))
+    assert self_supervised_contrast(features, 4, 1 / 32).item() == pytest.approx(naive_contrast(features.tolist(), 4))
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 0, 1, 2], [0, 0, 1, 0, 0, 1], [1, 1, 1, 1, 1, 1]])

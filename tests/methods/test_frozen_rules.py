@@ -34,7 +34,7 @@ def means_of(method, images):
 def test_the_network_is_that_of_cross_entropy():
     config = small_config()
     plain = METHODS["finetune"].base_recipe(config)
-    for name in ("ncm", "ncm_balanced", "ncm_plda", "teen", "fecam", "ranpac"):
+    for name in ("ncm", "ncm_balanced", "ncm_plda", "teen", "fecam", "ranpac", "c_fecam", "c_ranpac"):
         assert METHODS[name].base_recipe(config) == plain
     assert METHODS["alice_plda"].base_recipe(config) == config
 
@@ -123,15 +123,15 @@ def test_shrunk_correlation_against_numpy():
 def test_fecam_is_the_mahalanobis_distance_under_the_correlation_of_each_class():
     method, new = fitted("fecam"), session(1)
     method.learn(new)
-    everything = [(BASE, 1.0, range(6)), (new, 100.0, (6, 7))]
+    everything = [(BASE, range(6)), (new, (6, 7))]
     features = tukey(method.features(DATA.test)).numpy()
     found = method.scores(DATA.test).numpy()
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1)
-    for images, shrinkage, classes in everything:
+    for images, classes in everything:
         rows = tukey(method.features(images)).numpy()
         for label in classes:
             own = rows[images.labels == label]
-            inverse = np.linalg.inv(naive_correlation(own, shrinkage))
+            inverse = np.linalg.inv(naive_correlation(own, 100.0))  # base classes are trusted no more than new ones
             expected = [-(mahalanobis(row, own.mean(0), inverse) ** 2) for row in features]
             np.testing.assert_allclose(found[:, label], expected, rtol=1e-3, atol=1e-4)
 
@@ -172,6 +172,60 @@ def test_ranpac_is_the_ridge_regression_of_all_data_seen():
     expected = ridge.predict(np.maximum(0, widened(DATA.test)))
     np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-3)
     assert method.ridge in [10.0**power for power in range(-4, 9)]
+
+
+# C-FeCAM and C-RanPAC
+
+
+def naive_blend(mean, base):
+    """Weights of the base classes: softmax of 16 cosines."""
+    powers = [math.exp(16 * cosine(mean, each)) for each in base]
+    return np.array(powers) / sum(powers)
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
+    method, new = fitted("c_fecam"), session(1, shots=shots)
+    method.learn(new)
+    rows = tukey(method.features(BASE)).numpy()
+    base = [rows[BASE.labels == label] for label in range(6)]
+    queries, found = tukey(method.features(DATA.test)).numpy(), method.scores(DATA.test).numpy()
+    for label in (6, 7):
+        own = tukey(method.features(new)).numpy()[new.labels == label]
+        weights = naive_blend(own.mean(0), [each.mean(0) for each in base])
+        units = [each.mean(0) / np.linalg.norm(each.mean(0)) for each in base]
+        borrowed = sum(w * unit for w, unit in zip(weights, units, strict=True))
+        mean = 0.75 * own.mean(0) / np.linalg.norm(own.mean(0)) + 0.25 * borrowed / np.linalg.norm(borrowed)
+        spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
+        spread = spread + (np.cov(own, rowvar=False) if shots > 1 else 0)
+        shrunk = spread + 100 * np.mean(np.diag(spread)) * np.eye(len(spread))
+        inverse = np.linalg.inv(shrunk / np.sqrt(np.outer(np.diag(shrunk), np.diag(shrunk))))
+        expected = [-(mahalanobis(row, mean, inverse) ** 2) for row in queries]
+        np.testing.assert_allclose(found[:, label], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+def test_c_ranpac_learns_from_as_many_features_as_their_gaussian_gives(shots):
+    """Sums of the widened features of 800 draws are, within the chance of 800, those of the calibrated Gaussian."""
+    method, new = fitted("c_ranpac"), session(1, shots=shots)
+    before = method.gram.clone()
+    method.learn(new)
+    layer = torch.randn(16, 128, generator=torch.Generator().manual_seed(0)).double().numpy()
+    rows = method.features(BASE).double().numpy()
+    base = [rows[BASE.labels == label] for label in range(6)]
+    random, expected_gram = np.random.default_rng(0), np.zeros((128, 128))
+    for place, label in enumerate((6, 7)):
+        own = method.features(new).double().numpy()[new.labels == label]
+        weights = naive_blend(own.mean(0), [each.mean(0) for each in base])
+        mean = 0.75 * own.mean(0) + 0.25 * sum(w * each.mean(0) for w, each in zip(weights, base, strict=True))
+        spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
+        spread = (spread + (np.cov(own, rowvar=False) if shots > 1 else 0)) / 2
+        widened = np.maximum(0, random.multivariate_normal(mean, spread, 20_000) @ layer)
+        chance = 5 * widened.std(0) / 800**0.5 + 1e-6
+        assert (np.abs(method.sums[6 + place].numpy() / 800 - widened.mean(0)) < chance).all()
+        expected_gram += 800 * widened.T @ widened / len(widened)
+    added = (method.gram - before).numpy()
+    assert np.linalg.norm(added - expected_gram) < 0.1 * np.linalg.norm(expected_gram)
 
 
 # The two-covariance rule

@@ -10,7 +10,7 @@ from steps import IMAGES, batch_of, log_softmax, network_of, recipe_of
 
 from fscil.config import load_recipe
 from fscil.methods import METHODS, savc
-from fscil.methods.savc import fantasies, supervised_contrast
+from fscil.methods.savc import fantasies, queue_contrast
 from fscil.training.base_training import recipe_step
 from fscil.training.build import preprocess_of
 from helpers import SIZE
@@ -36,10 +36,10 @@ def unit_vectors(count, seed):
 
 
 @pytest.mark.parametrize("queue_labels", [[0, 1, 2, 1, 0], [-1, 1, -1, 3, 0], [-1] * 5, [7] * 5, [1] * 5])
-def test_supervised_contrast(queue_labels):
+def test_contrast_with_the_queue(queue_labels):
     queries, keys, queue = unit_vectors(4, 0).requires_grad_(), unit_vectors(4, 1), unit_vectors(5, 2)
     labels = [1, 0, 1, 2]
-    found = supervised_contrast(queries, keys, torch.tensor(labels), queue, torch.tensor(queue_labels))
+    found = queue_contrast(queries, keys, torch.tensor(labels), queue, torch.tensor(queue_labels))
     expected = naive_contrast(queries.tolist(), keys.tolist(), labels, queue.tolist(), queue_labels)
     assert found.item() == pytest.approx(expected, abs=1e-9)
     found.backward()

@@ -7,6 +7,7 @@ in a single file by `METHODS.register`. docs/extending.md has an example of each
 from fscil.methods.alice import Alice
 from fscil.methods.alice_plda import AlicePlda, NcmPlda
 from fscil.methods.base import Memory, Method
+from fscil.methods.calibrated_statistics import CalibratedFeCam, CalibratedRanPac
 from fscil.methods.cec import Cec
 from fscil.methods.closer import Closer
 from fscil.methods.eeil import EEIL
@@ -54,6 +55,8 @@ METHODS: Registry[type[Method]] = Registry(
         "closer": Closer,
         "fecam": FeCam,
         "ranpac": RanPac,
+        "c_fecam": CalibratedFeCam,
+        "c_ranpac": CalibratedRanPac,
         "warp": Warp,
         "nc_fscil": NcFscil,
         "orco": Orco,

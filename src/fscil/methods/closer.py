@@ -8,13 +8,13 @@ minimised, so that they spread in a confined space. Then the backbone is frozen,
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fscil.config import Config
 from fscil.errors import ConfigError
 from fscil.methods.ncm import Ncm
+from fscil.methods.toolkit.contrast import self_supervised_contrast
 from fscil.models import Backbone
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, Objective
 from fscil.training.base_training import plain_recipe
@@ -27,16 +27,6 @@ WEIGHTS = {"mini_imagenet": (0.1, 0.5), "cub200": (0.01, 1.5)}
 OTHER_WEIGHTS = (0.1, 1.0)
 SMALLEST_CROP = 0.25  # share of the image
 JITTER = 0.5  # probability
-
-
-def contrast(features: Tensor, images: int) -> Tensor:
-    """InfoNCE of unit vectors (views * images, d), those of a view one after the other: each view of an image against
-    its other views, among all views of all images."""
-    cosines = SCALE * features @ features.T
-    others = cosines.masked_fill(torch.eye(len(features), dtype=torch.bool, device=features.device), -torch.inf)
-    own = torch.arange(len(features), device=features.device)
-    shifts = range(images, len(features), images)
-    return torch.stack([F.cross_entropy(others, (own + shift) % len(features)) for shift in shifts]).mean()
 
 
 def closeness(features: Tensor, labels: Tensor) -> Tensor:
@@ -65,7 +55,7 @@ class CloserObjective(Objective):
         classified = F.cross_entropy(SCALE * network.head(network.projection(features)), labels)
         unit = F.normalize(features)
         spread, close = self.weights
-        yield classified + spread * contrast(unit, images) - close * closeness(unit, labels)
+        yield classified + spread * self_supervised_contrast(unit, images, 1 / SCALE) - close * closeness(unit, labels)
 
 
 class Closer(Ncm):

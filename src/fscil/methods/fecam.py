@@ -2,7 +2,7 @@
 
 Features pass Tukey's power transform. A covariance is shrunk towards its mean diagonal, because few images leave most
 directions unmeasured, and normalised to a correlation matrix, so that the distances to classes of different spread can
-be compared. The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots
+be compared. Base classes are shrunk as much as new ones: under a matrix that is trusted more, all images are nearer. The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots
 (Goswami et al., 2024), as is done here. A class with a single image has none and takes that of the base classes.
 """
 
@@ -18,7 +18,7 @@ from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod, tukey
 from fscil.methods.toolkit.growing_network import check_numbers
 
 POWER = 0.5  # of Tukey's transform
-SHRINKAGE_BASE, SHRINKAGE_NEW = 1.0, 100.0  # weight of the mean variance on the diagonal
+SHRINKAGE = 100.0  # weight of the mean variance on the diagonal: the authors' for few shots, for base classes too
 MAX_OWN_WIDTH = 512  # of the features for which every class has a covariance of its own, as memory allows
 
 
@@ -50,11 +50,11 @@ class FeCam(FrozenFeatureMethod):
         features, labels = tukey(self.features(base), POWER), torch.from_numpy(base.labels)
         self.means = class_means(features, labels, len(base.counts)).float()
         within = torch.cov((features - self.means.double()[labels]).T)
-        self.shared = inverse_factor(within, SHRINKAGE_BASE)
+        self.shared = inverse_factor(within, SHRINKAGE)
         if features.shape[1] > MAX_OWN_WIDTH:
             self.factors = self.shared[None]
         else:
-            self.factors = torch.stack([self._factor(features[labels == c], SHRINKAGE_BASE) for c in base.counts])
+            self.factors = torch.stack([self._factor(features[labels == c]) for c in base.counts])
 
     def learn(self, new: Images) -> None:
         first = len(self.means)
@@ -62,12 +62,12 @@ class FeCam(FrozenFeatureMethod):
         features, labels = tukey(self.features(new), POWER), torch.from_numpy(new.labels - first)
         self.means = torch.cat([self.means, class_means(features, labels, len(new.counts)).float()])
         if features.shape[1] <= MAX_OWN_WIDTH:
-            added = [self._factor(features[labels == c], SHRINKAGE_NEW) for c in range(len(new.counts))]
+            added = [self._factor(features[labels == c]) for c in range(len(new.counts))]
             self.factors = torch.cat([self.factors, torch.stack(added)])
 
-    def _factor(self, features: Tensor, shrinkage: float) -> Tensor:
+    def _factor(self, features: Tensor) -> Tensor:
         """(n, d) features of one class -> (d, d)"""
-        return inverse_factor(torch.cov(features.T), shrinkage) if len(features) > 1 else self.shared
+        return inverse_factor(torch.cov(features.T), SHRINKAGE) if len(features) > 1 else self.shared
 
     def scores(self, images: Images) -> Tensor:
         """Negative squared Mahalanobis distances."""

@@ -22,7 +22,7 @@ from fscil.data.images import Images
 from fscil.errors import ConfigError
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.contrast import supervised_contrast
+from fscil.methods.toolkit.contrast import self_supervised_contrast, supervised_contrast
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
 from fscil.methods.toolkit.fixed_targets import FixedTargetMethod, dimension, orthonormal
 from fscil.methods.toolkit.train_on_features import generator_of
@@ -71,10 +71,9 @@ class OrcoObjective(Objective):
         labels = batch.labels.to(views.device, non_blocking=True).repeat(len(views))
         features = self.encoded(network.backbone, views, batch).float()
         vectors = F.normalize(self.projection(features))
-        same_image = torch.arange(len(batch.labels), device=views.device).repeat(len(views))
         yield (
             supervised_contrast(vectors, labels, TEMPERATURE)
-            + SELF_SUPERVISED * supervised_contrast(vectors, same_image, TEMPERATURE)
+            + SELF_SUPERVISED * self_supervised_contrast(vectors, len(batch.labels), TEMPERATURE)
         )
 
     def extras(self) -> dict[str, Tensor]:

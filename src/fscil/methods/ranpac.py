@@ -46,18 +46,18 @@ class RanPac(FrozenFeatureMethod):
         self.ridge = 1.0
         self._weights: Tensor | None = None  # (width, classes), until a session adds to the sums
 
-    def _widened(self, images: Images) -> Tensor:
-        """(n, d) -> (n, width)"""
-        return F.relu(self.features(images) @ self._layer).double()
+    def widen(self, features: Tensor) -> Tensor:
+        """(n, d) -> (n, width) float64"""
+        return F.relu(features @ self._layer).double()
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.gram, self.sums = torch.zeros_like(self.gram), self.sums[:0]
         self.ridge = self._chosen_ridge(base)
-        self._add(base)
+        self._add_images(base)
 
     def _chosen_ridge(self, base: Images) -> float:
         """The one with the smallest squared error on held-out base images."""
-        features, labels = self._widened(base), torch.from_numpy(base.labels)
+        features, labels = self.widen(self.features(base)), torch.from_numpy(base.labels)
         held_out = torch.from_numpy(np.random.default_rng(self.config.train.seed).random(len(base)) < HELD_OUT)
         targets = F.one_hot(labels, len(base.counts)).double()
         gram, sums = features[~held_out].T @ features[~held_out], features[~held_out].T @ targets[~held_out]
@@ -69,19 +69,23 @@ class RanPac(FrozenFeatureMethod):
 
     def learn(self, new: Images) -> None:
         check_numbers(new, len(self.sums))
-        self._add(new)
+        self._add_images(new)
 
-    def _add(self, images: Images) -> None:
-        features, first = self._widened(images), len(self.sums)
-        self.gram = self.gram + features.T @ features
-        sums = torch.zeros(len(images.counts), features.shape[1], dtype=torch.float64)
-        self.sums = torch.cat([self.sums, sums.index_add_(0, torch.from_numpy(images.labels - first), features)])
+    def _add_images(self, images: Images) -> None:
+        labels = torch.from_numpy(images.labels - len(self.sums))
+        self.add(self.widen(self.features(images)), labels, len(images.counts))
+
+    def add(self, widened: Tensor, labels: Tensor, classes: int) -> None:
+        """(n, width) features of further classes, and (n,) labels 0..classes-1 among them."""
+        self.gram = self.gram + widened.T @ widened
+        sums = torch.zeros(classes, widened.shape[1], dtype=torch.float64)
+        self.sums = torch.cat([self.sums, sums.index_add_(0, labels, widened)])
         self._weights = None
 
     def scores(self, images: Images) -> Tensor:
         if self._weights is None:
             self._weights = ridge_regression(self.gram, self.sums.T, self.ridge)
-        return (self._widened(images) @ self._weights).float()
+        return (self.widen(self.features(images)) @ self._weights).float()
 
     def memory(self) -> Memory:
         return Memory(floats=self.gram.numel() + self.sums.numel() + 1)  # and the ridge

@@ -49,7 +49,7 @@ def fantasies(images: Tensor) -> Tensor:
     return torch.cat([images, images.flip(-2, -1)]).contiguous(memory_format=torch.channels_last)
 
 
-def supervised_contrast(queries: Tensor, keys: Tensor, labels: Tensor, queue: Tensor, queue_labels: Tensor) -> Tensor:
+def queue_contrast(queries: Tensor, keys: Tensor, labels: Tensor, queue: Tensor, queue_labels: Tensor) -> Tensor:
     """The mean of -log exp(q p / T) / (exp(q p / T) + sum of exp(q n / T) over negatives n), over positives p, then q.
 
     queries, keys: (n, d) unit vectors, of the same images. Positives are the own key and what the queue (m, d) has of
@@ -117,7 +117,7 @@ class SavcObjective(Objective):
 
     def _contrast(self, network: BaseNetwork, crops: Tensor, keys: Tensor, labels: Tensor, batch: Batch) -> Tensor:
         queries = F.normalize(self.projector(self._encoded(network.backbone, crops, batch)).float())
-        return supervised_contrast(queries, keys, labels, self.queue, self.queue_labels)
+        return queue_contrast(queries, keys, labels, self.queue, self.queue_labels)
 
     @torch.no_grad()
     def _keys(self, network: BaseNetwork, crops: Tensor, batch: Batch) -> Tensor:

@@ -8,8 +8,7 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     """Supervised contrastive loss (Khosla et al., NeurIPS 2020) of (n, d) unit vectors with (n,) labels.
 
     The mean over all that have another of their label, and over those others p, of -log of the share that exp(z p / T)
-    has in the sum over all vectors but z itself. With the number of its image as the label of each view it is the
-    self-supervised loss of SimCLR (Chen et al., ICML 2020).
+    has in the sum over all vectors but z itself.
     """
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     cosines = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf)
@@ -18,3 +17,12 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     counts = positive.sum(1)
     each = -(log_share * positive).sum(1) / counts.clamp_min(1)
     return each[counts > 0].mean() if bool((counts > 0).any()) else each.sum() * 0
+
+
+def self_supervised_contrast(vectors: Tensor, images: int, temperature: float) -> Tensor:
+    """The loss of SimCLR (Chen et al., ICML 2020): each view of an image against its other views, among all vectors.
+
+    vectors: (views * images, d) of unit length, all of the first view, then all of the second, and so on.
+    """
+    of_image = torch.arange(images, device=vectors.device).repeat(len(vectors) // images)
+    return supervised_contrast(vectors, of_image, temperature)
