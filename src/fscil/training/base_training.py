@@ -58,10 +58,11 @@ class TrainedNetwork:
 
 
 def plain_recipe(config: Config) -> Config:
-    """Base training of all methods but ALICE: cross-entropy on one view, the classifier directly on the features.
+    """Plain base training: cross-entropy on one view, the classifier directly on the features.
 
-    Views are padded crops, mirrored where the recipe mirrors, without changes of colour, as in the papers of these
-    methods.
+    Views are padded crops, mirrored where the recipe mirrors, without changes of colour, as in the papers of the
+    methods that start from it. These are all but ALICE, whose recipe is the given one, and FACT, SAVC, CLOSER, NC-FSCIL
+    and OrCo, which change this one to base trainings of their own.
     """
     return replace(
         config,
