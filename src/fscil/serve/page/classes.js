@@ -1,7 +1,8 @@
 // The list of known classes: search, paging, thumbnails, forget.
 
 import { classPath, request } from "./api.js";
-import { $, confirmDeletion, create, photoCount, reportErrors, shortDate, showNotice } from "./dom.js";
+import { confirmDeletion } from "./deletion.js";
+import { $, create, photoCount, reportErrors, shortDate, showNotice } from "./dom.js";
 import { draw, model, predict, predictedPhotos } from "./photos.js";
 import { forgetThumbnails, loadWhenSeen } from "./thumbnails.js";
 

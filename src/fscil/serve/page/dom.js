@@ -56,14 +56,3 @@ export async function reportErrors(action, card = $("classify")) {
     return undefined;
   }
 }
-
-/** Asks before something is deleted for good. */
-export function confirmDeletion({ title, message, verb }, action) {
-  $("forget-title").textContent = title;
-  $("forget-message").textContent = message;
-  $("forget-confirm").textContent = verb;
-  $("forget-dialog").showModal();
-  $("forget-form").onsubmit = action;
-}
-
-$("forget-cancel").onclick = () => $("forget-dialog").close();

@@ -2,7 +2,8 @@
 
 import { jsonOf, request } from "./api.js";
 import { listClasses } from "./classes.js";
-import { $, confirmDeletion, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
+import { confirmDeletion } from "./deletion.js";
+import { $, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
 import { groupItem, keptItem } from "./kept.js";
 import { enrolledText } from "./learn.js";
 import { model, predict, predictedPhotos, reviewing } from "./photos.js";
