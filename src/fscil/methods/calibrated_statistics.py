@@ -1,9 +1,9 @@
 """C-FeCAM and C-RanPAC (Goswami et al., 2024): statistics of few images, calibrated by those of similar base classes.
 
-A covariance of five images measures four directions, and a regression of five images beside five hundred never names
-their class. So a new class borrows: its mean moves towards the base classes it resembles, as in TEEN, and theirs
-are blended into its covariance, by the same weights. FeCAM then measures distances under it; RanPAC regresses features
-drawn from the Gaussian.
+A covariance of five images measures four directions, and a regression of five images beside five hundred hardly names
+their class. So a new class borrows: its mean moves towards the base classes it resembles, as in TEEN, and their
+covariances are blended into its own by the same weights. FeCAM then measures distances under it; RanPAC regresses
+features drawn from the Gaussian.
 """
 
 from collections.abc import Sequence
@@ -126,4 +126,5 @@ def _draw(mean: Tensor, covariance: Tensor, generator: torch.Generator) -> Tenso
     """(DRAWN, d) from the Gaussian; the covariance need not have full rank."""
     variances, directions = torch.linalg.eigh(covariance)
     noise = torch.randn(DRAWN, len(mean), generator=generator, dtype=torch.float64)
-    return mean + (noise * variances.clamp_min(0).sqrt()) @ directions.T
+    drawn: Tensor = mean + (noise * variances.clamp_min(0).sqrt()) @ directions.T
+    return drawn

@@ -2,8 +2,9 @@
 
 Features pass Tukey's power transform. A covariance is shrunk towards its mean diagonal, because few images leave most
 directions unmeasured, and normalised to a correlation matrix, so that the distances to classes of different spread can
-be compared. Base classes are shrunk as much as new ones: under a matrix that is trusted more, all images are nearer. The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots
-(Goswami et al., 2024), as is done here. A class with a single image has none and takes that of the base classes.
+be compared. Base classes are shrunk as much as new ones: under a matrix that is trusted more, all images are nearer.
+The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots (Goswami et al.,
+2024), as is done here. A class with a single image has none and takes that of the base classes.
 """
 
 from collections.abc import Sequence
