@@ -111,6 +111,15 @@ def test_fewer_than_two_classes_are_not_trained_on(images, tmp_path):
         fit(tmp_path)
 
 
+def test_a_crop_that_loses_most_of_a_photo_is_refused(tmp_path):
+    """views.size was changed alone; the setting in the message makes it right, and no photo was read before."""
+    with pytest.raises(ConfigError, match=r"of test images of 256 pixels .* 64 x 64 .* --set test\.resize=73$"):
+        Classifier.fit(tmp_path / "not there", settings=["views.size=64"], quiet=True)
+    for fine in (["views.size=64", "test.resize=73"], ["views.size=64", "data.resize=73"], ["views.size=224"]):
+        assert folder_recipe(settings=fine).views.size in (64, 224)
+    assert folder_recipe(settings=["views.size=64", "data.resize=none"]).views.size == 64  # photos are resized to it
+
+
 def test_of_parts_only_the_train_part_is_used(tmp_path):
     write_images(tmp_path, train=5, test=2, names=NAMES[:3])
     made, said = fit(tmp_path)

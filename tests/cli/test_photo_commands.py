@@ -122,7 +122,7 @@ def test_fit_refuses_to_replace_before_any_work(fails, photos, model, tmp_path, 
 
 
 def test_fit_needs_something_to_fit(fails, photos, tmp_path):
-    assert "fit what?" in fails("fit", "-o", tmp_path / "m")
+    assert "nothing to fit: give a folder" in fails("fit", "-o", tmp_path / "m")
     assert "trained already" in fails("fit", "--from", tmp_path, "-o", tmp_path / "m", "--minutes", 3)
     assert "no run.json" in fails("fit", "--from", tmp_path, "-o", tmp_path / "m")
     assert "cannot be read" in fails("fit", tmp_path / "gone", "-o", tmp_path / "m", *SMALLER)

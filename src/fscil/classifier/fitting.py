@@ -25,7 +25,7 @@ from fscil.errors import ConfigError, DataError, FscilWarning, TrainingError
 from fscil.gallery import Gallery, Photo, new_class_name
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import count, first_few
-from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of
+from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of, require_whole_crop
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
@@ -106,7 +106,9 @@ class Encoded:
 
 def folder_recipe(training: Training | None = None, settings: Sequence[str] = ()) -> Config:
     usual = () if training is None else FROM_SCRATCH if training.from_scratch else FINETUNE
-    return load_recipe("folder", [*usual, *settings])
+    config = load_recipe("folder", [*usual, *settings])
+    require_whole_crop(config, config.data.resize)
+    return config
 
 
 def from_pretrained(context: Context, settings: Sequence[str] = ()) -> FitResult:
@@ -122,8 +124,7 @@ def from_run(run: Run, root: Path | None, shots: int, context: Context) -> FitRe
     config, recorded = run.config(), run.about().get("data")
     root = root or (Path(recorded) if recorded else None)
     encoder_config = EncoderConfig.from_recipe(config)
-    resize = encoder_config.resize
-    sized = replace(config.data, resize=resize.size, interpolation=resize.interpolation)
+    sized = replace(config.data, resize=encoder_config.resize.size, interpolation=encoder_config.resize.interpolation)
     dataset = dataset_of(replace(config, data=sized), root, context.quiet)
     protocol = protocol_of(config, dataset)
     base = base_images(dataset, protocol)
@@ -131,8 +132,8 @@ def from_run(run: Run, root: Path | None, shots: int, context: Context) -> FitRe
     encoder = PhotoEncoder.load(encoder_config, load_tensors(run.weights)[0], context.device, str(run.weights))
     found = encode_images(encoder, base, data.load(config.data.name, root), context.quiet)
     gallery = gallery_of_nearest(found, base.labels.tolist(), names, shots)
-    settings = flatten(config)
-    settings.pop("protocol.order", None)  # names of classes, which may have to be forgotten
+    # Without the names of classes, which may have to be forgotten.
+    settings = {key: value for key, value in flatten(config).items() if key != "protocol.order"}
     made = {"by": "run", "run": str(run.folder.resolve()), "settings": settings}
     return FitResult(encoder, gallery, Decision(), made)
 

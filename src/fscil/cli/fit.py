@@ -102,7 +102,7 @@ def fit(
         say("no classes yet: photos will be compared by cosine, until fscil upgrade after some classes are enrolled")
     else:
         raise ConfigError(
-            "fit what? Give a folder of class folders, or --from RUN, or --minutes 0 for no class at all."
+            "nothing to fit: give a folder of class folders, or --from RUN, or --minutes 0 for no class at all."
         )
     classifier.save(out, force=force)
     if not run and (work / "run.json").is_file():

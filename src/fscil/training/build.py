@@ -102,9 +102,14 @@ def require_whole_test_images(config: Config, images: Images) -> None:
     As when views.size is changed alone: test images stay as large as they were, and the crop shrinks.
     """
     places = np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).astype(np.int64))
-    stored = int(np.median(images.batch(places)[1].min(axis=1)))
-    short, size = config.test.resize or stored, config.views.size
-    if size < LEAST_OF_SIDE * short:
+    require_whole_crop(config, int(np.median(images.batch(places)[1].min(axis=1))))
+
+
+def require_whole_crop(config: Config, stored: int | tuple[int, int] | None) -> None:
+    """The same for images that are stored at this size: their short side, or height and width; None: not known."""
+    short = config.test.resize or (min(stored) if isinstance(stored, tuple) else stored)
+    size = config.views.size
+    if short is not None and size < LEAST_OF_SIDE * short:
         raise ConfigError(
             f"views.size = {size}: of test images of {short} pixels only the central {size} x {size} would be seen. "
             f"Give the size to which they are resized before that as well: --set test.resize={size * 8 // 7}"
