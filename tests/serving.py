@@ -48,10 +48,14 @@ except FscilError as error:
 
 
 def respect_permissions():
-    """Root may write everywhere; without this capability, only where the permissions of a file allow it."""
-    PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # of Linux
-    if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
+    """Root may read and write everywhere; without these capabilities, only where the permissions of a file allow it.
+
+    Called in a child process before its program starts.
+    """
+    PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2  # of Linux
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
 
 
 def tiny_classifier():

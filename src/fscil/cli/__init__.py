@@ -12,7 +12,7 @@ import typer
 
 from fscil import __version__
 from fscil.cli import backbones, checking, comparisons, enrollment, fit, galleries, photos, research, review
-from fscil.errors import ConfigError, FscilError, FscilWarning, OtherProcessError
+from fscil.errors import ClassNameError, ConfigError, FscilError, FscilWarning, OtherProcessError
 from fscil.runtime import torchrun
 from fscil.runtime.text import printable
 
@@ -72,7 +72,7 @@ def main() -> None:
     except OtherProcessError:
         sys.exit(1)
     except FscilError as error:
-        _exit(str(error), USAGE_ERROR if isinstance(error, ConfigError) else 1)
+        _exit(str(error), USAGE_ERROR if _is_usage_error(error) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
@@ -83,6 +83,13 @@ def main() -> None:
         _exit(f"{path}{error.strerror or error}.", USAGE_ERROR if error.errno in PATH_ERRORS else 1)
     except MemoryError:
         _exit("there is not enough memory for this.", 1)
+
+
+def _is_usage_error(error: FscilError) -> bool:
+    """Whether the command cannot be as it was typed: a setting, a name that no class can have, an impossible path."""
+    cause = error.__cause__
+    path = isinstance(cause, OSError) and cause.errno in PATH_ERRORS and cause.errno != errno.ENOENT
+    return path or isinstance(error, ConfigError | ClassNameError)
 
 
 def _require_no_torchrun() -> None:
