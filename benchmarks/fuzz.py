@@ -1,10 +1,13 @@
 """Random input to everything that reads files and settings of others: an FscilError is fine, anything else a finding.
 
 python benchmarks/fuzz.py [--seconds 60] [--inputs N] [--random] [TARGET …]     seconds and inputs are per target
+python benchmarks/fuzz.py --total 1000000 [--seconds 20]     rounds of so many seconds per target until the total
 
 Inputs are mutations of valid ones. With atheris installed they are chosen by the code they reach, otherwise at random,
-which is several times as fast. Set TMPDIR to a folder in memory, such as /dev/shm: every input is a small file.
-Ends with a table, and with exit code 1 if there are findings. The targets also run for a moment in the tests.
+which is several times as fast. With --total the first round is by coverage and all others at random: every target gets
+the same time, so that the cheap ones take most of the inputs. Set TMPDIR to a folder in memory, such as /dev/shm: every
+input is a small file. Ends with a table, and with exit code 1 if there are findings, after which a target is left out.
+The targets also run for a moment in the tests.
 """
 
 import argparse
@@ -55,6 +58,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--inputs", type=int, default=10**9, help="end a target earlier, after so many")
+    parser.add_argument("--total", type=int, default=0, help="repeat until so many inputs of all targets were tried")
     parser.add_argument("--random", action="store_true", help="not by coverage, also where atheris is installed")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -64,16 +68,23 @@ def main() -> int:
     from fuzz_targets import TARGETS
 
     guided = importlib.util.find_spec("atheris") is not None and not options.random
-    total = findings = 0
-    print("| target | inputs | findings |\n|---|---:|---:|")
-    for target in options.targets or TARGETS:
-        tried, failed = run(target, options.seconds, options.inputs, guided)
-        total, findings = total + tried, findings + bool(failed)
-        print(f"| {target} | {tried:,} | {int(bool(failed))} |", flush=True)
-        if failed:
-            print(failed, file=sys.stderr)
-    print(f"| all | {total:,} | {findings} |")
-    return int(findings > 0)
+    tried = dict.fromkeys(options.targets or TARGETS, 0)
+    by_coverage, failed, rounds = dict(tried), set[str](), 0
+    while not rounds or (sum(tried.values()) < options.total and len(failed) < len(tried)):
+        for target in [each for each in tried if each not in failed]:
+            count, finding = run(target, options.seconds, options.inputs, guided)
+            tried[target] += count
+            by_coverage[target] += count if guided else 0
+            print(f"round {rounds + 1}: {target} {count:,}, all {sum(tried.values()):,}", file=sys.stderr, flush=True)
+            if finding:
+                failed.add(target)
+                print(finding, file=sys.stderr, flush=True)
+        guided, rounds = False, rounds + 1
+    print("| target | inputs | of these by coverage | findings |\n|---|---:|---:|---:|")
+    for target, count in tried.items():
+        print(f"| {target} | {count:,} | {by_coverage[target]:,} | {int(target in failed)} |")
+    print(f"| all | {sum(tried.values()):,} | {sum(by_coverage.values()):,} | {len(failed)} |")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,25 @@
-"""The targets of benchmarks/fuzz.py that read model folders: damaged ones, and forged ones whose checksums fit."""
+"""The targets of benchmarks/fuzz.py that read model folders: damaged ones, and forged ones whose checksums fit.
 
+    python benchmarks/fuzz_models.py [--folders 3000] [--seed 0]
+
+forges folders by numbers, so that a finding can be repeated, and counts what came of them: refused with a message, or
+answered with finite numbers. Anything else, also more than five CPU-seconds, is a finding, and the exit code is 1.
+"""
+
+import argparse
 import hashlib
 import io
 import json
+import os
 import random
 import re
 import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -18,7 +32,9 @@ from torch import Tensor
 
 from fscil.classifier import Classifier
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
+from fscil.errors import FscilError
 
+SLOW = 5.0  # CPU-seconds for one input that are a finding too
 MODEL = Path(__file__).parents[1] / "tests" / "fixtures" / "model-schema1" / "model"
 
 
@@ -118,3 +134,47 @@ MODEL_TARGETS: dict[str, tuple[Callable[[bytes, Path], None], Callable[[], list[
     "forged_model": (forged_model, lambda: [b"", b"0", b"1"]),
     "damaged_model": (damaged_model, lambda: [(MODEL / "journal-1.jsonl").read_bytes()]),
 }
+
+
+def forged(example: Path, target: Path, seed: str) -> str:
+    """What came of one forged folder: "refused", "answered" or "finding"."""
+    shutil.rmtree(target, ignore_errors=True)
+    forge(example, target, random.Random(seed))
+    try:
+        use(target, photo())
+    except FscilError as error:
+        return "refused" if str(error).strip() else "finding"
+    except Exception:
+        print(f"folder {seed}:\n{traceback.format_exc()}", file=sys.stderr)
+        return "finding"
+    return "answered"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folders", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    os.environ.setdefault("FSCIL_ENGINE", "torch")  # another one takes seconds to start, for every folder
+    warnings.simplefilter("ignore")
+    _remember_encoders()
+    found, slowest = Counter[str](), 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        example_model(Path(folder) / "example")
+        for number in range(options.folders):
+            began = time.process_time()
+            what = forged(Path(folder) / "example", Path(folder) / "forged", f"{options.seed} {number}")
+            seconds = time.process_time() - began
+            slowest = max(slowest, seconds)
+            found["finding" if seconds > SLOW else what] += 1
+            if (number + 1) % 500 == 0:
+                print(f"{number + 1:,} folders, {found['finding']} findings", file=sys.stderr, flush=True)
+    print("| folders | refused | answered | findings | most CPU-seconds |\n|---:|---:|---:|---:|---:|")
+    print(
+        f"| {options.folders:,} | {found['refused']:,} | {found['answered']:,} | {found['finding']} | {slowest:.2f} |"
+    )
+    return int(found["finding"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

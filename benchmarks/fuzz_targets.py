@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from fuzz_models import MODEL_TARGETS
+from fuzz_models import MODEL_TARGETS, SLOW
 from PIL import Image
 
 from fscil.cli.sorting import COLUMNS, RECORD, Sorter
@@ -34,7 +34,6 @@ from fscil.runtime.text import csv_text, printable
 from fscil.serve.keys import Keys
 
 os.environ.setdefault("FSCIL_ENGINE", "torch")  # another one takes seconds to start, for every input
-SLOW = 5.0  # seconds for one input that are a finding too
 INTERESTING = [
     *(b"\0", b"\xff" * 4, b"\x7f\xff\xff\xff", b"nan", b"-1", b'"', b"\n", b"1e999"),
     *(b"9" * 400, b"[" * 3000, b"{" * 2000),
