@@ -7,6 +7,7 @@ folder, and all of them decide together when to save and when to stop.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -54,6 +55,35 @@ def _has_bfloat16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
+@dataclass(frozen=True)
+class _AfterStep:
+    """Where training stands after a step, and what that calls for."""
+
+    done: int  # steps
+    epochs: float
+    epoch_ended: bool
+    complete: bool  # it was the last step
+    stopped: bool  # by the user
+    due: bool  # a checkpoint is
+    late: bool  # the deadline has passed
+
+    @property
+    def ends(self) -> bool:
+        return self.late or self.complete
+
+    @property
+    def saves(self) -> bool:
+        return self.stopped or self.due
+
+    @property
+    def measures(self) -> bool:
+        return self.done % CHECK_EVERY == 0 or self.epoch_ended or self.saves or self.ends
+
+    @property
+    def validates(self) -> bool:
+        return self.epoch_ended or (self.ends and not self.stopped)
+
+
 class Trainer:
     """Trains any network by any step, as the settings say; with a run folder it can be stopped and resumed."""
 
@@ -99,33 +129,43 @@ class Trainer:
             for number, batch in batches.from_step(first):
                 rate = learning_rate(settings, number, batches.per_epoch)
                 meter.add(self._update(optimizer, step, batch, rate), len(batch.labels))
-                done, note = number + 1, None
-                epoch_ended = done % batches.per_epoch == 0
                 self.seconds = time.monotonic() - began
-                # Read once: a request that comes later is for the next step.
-                stopping, due, late = largest(stop.is_set(), checkpoints.due, time.monotonic() >= self._deadline)
-                saving, ending = stopping or due, late or done == batches.total
-                if done % CHECK_EVERY == 0 or epoch_ended or saving or ending:
-                    loss, speed = meter.read()
-                    with together():
-                        self._require_finite(loss, network if saving or ending else None, done, rate)
-                    note = f"loss {loss:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
-                    log(done, epoch=done / batches.per_epoch, loss=loss, rate=rate, images_per_second=round(speed, 1))
-                bar.advance(1, note)
-                if validate and (epoch_ended or (ending and not stopping)):
+                after = self._after_step(number + 1, batches, stop.is_set(), checkpoints.due)
+                bar.advance(1, self._measure(after, meter, network, rate, log) if after.measures else None)
+                if validate and after.validates:
                     score = validate()
-                    log(done, validation=score)
-                    checkpoints.keep_if_best(network, score, done)
-                if saving:
-                    checkpoints.save(network, optimizer, done, self.seconds)
-                if stopping:
+                    log(after.done, validation=score)
+                    checkpoints.keep_if_best(network, score, after.done)
+                if after.saves:
+                    checkpoints.save(network, optimizer, after.done, self.seconds)
+                if after.stopped:
                     raise KeyboardInterrupt
-                if late and done < batches.total:
-                    self.stopped_after = done / batches.per_epoch
+                if after.late and not after.complete:
+                    self.stopped_after = after.epochs
                     break
         if validate:
             checkpoints.load_best(network)
             copy_from_main(network.state_dict().values())  # the others may know no best state from before a stop
+
+    def _after_step(self, done: int, batches: Batches, stopped: bool, due: bool) -> "_AfterStep":
+        """What follows a step, which all processes agree on. stopped: by the user. due: a checkpoint is.
+
+        Both are read once: a request that comes later is for the next step.
+        """
+        any_stopped, any_due, any_late = largest(stopped, due, time.monotonic() >= self._deadline)
+        epochs, epoch_ended = done / batches.per_epoch, done % batches.per_epoch == 0
+        complete, asked = done == batches.total, (bool(any_stopped), bool(any_due), bool(any_late))
+        return _AfterStep(done, epochs, epoch_ended, complete, *asked)
+
+    def _measure(
+        self, after: "_AfterStep", meter: Meter, network: nn.Module, rate: float, log: Callable[..., None]
+    ) -> str:
+        """Log the loss since the last measurement, and raise if training has diverged; returns a text about it."""
+        loss, speed = meter.read()
+        with together():
+            self._require_finite(loss, network if after.saves or after.ends else None, after.done, rate)
+        log(after.done, epoch=after.epochs, loss=loss, rate=rate, images_per_second=round(speed, 1))
+        return f"loss {loss:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
 
     def _prepare(self, network: nn.Module) -> None:
         """On the device, in training mode; BatchNorm of images in evaluation mode where the settings freeze it."""
