@@ -252,7 +252,7 @@ def test_published_mini_imagenet_samples(shared, session):
 
 
 def test_the_examples_of_the_docstrings():
-    assert doctest.testmod(protocol_module) == (0, 4)
+    assert doctest.testmod(protocol_module) == (0, 11)
 
 
 @given(st.integers(1, 20), st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 99))

@@ -136,20 +136,87 @@ class Protocol:
         return self._known(self.sessions)
 
     def seen(self, session: int) -> tuple[int, ...]:
-        """Labels of the classes seen up to this session, by arrival; a class's index here is its number in a model."""
+        """Labels of the classes seen up to this session, by arrival; a class's index here is its number in a model.
+
+        Parameters
+        ----------
+        session
+            0 to `sessions`.
+
+        Returns
+        -------
+        tuple of int
+
+        Raises
+        ------
+        ProtocolError
+            For a session that the protocol does not have.
+
+        Examples
+        --------
+        >>> Protocol(base_classes=2, way=1, sessions=2, order=(7, 3, 5, 1)).seen(1)
+        (7, 3, 5)
+        """
         if not 0 <= session <= self.sessions:
             raise ProtocolError(f"there is no session {session}: this protocol has sessions 0 to {self.sessions}.")
         known = self._known(session)
         return (self.order or tuple(range(known)))[:known]
 
     def new(self, session: int) -> tuple[int, ...]:
-        """Labels of the classes that arrive in this session."""
+        """Labels of the classes that arrive in this session; in session 0 these are the base classes.
+
+        Parameters
+        ----------
+        session
+            0 to `sessions`.
+
+        Returns
+        -------
+        tuple of int
+
+        Raises
+        ------
+        ProtocolError
+            For a session that the protocol does not have.
+
+        Examples
+        --------
+        >>> Protocol(base_classes=2, way=1, sessions=2, order=(7, 3, 5, 1)).new(2)
+        (1,)
+        """
         return self.seen(session)[self._known(session - 1) :] if session else self.seen(0)
 
     def samples(self, labels: NDArray[Any], session: int, draw: Draw = "published") -> NDArray[np.int64]:
-        """Positions of this session's training images among `labels`, the (n,) labels of the whole training part.
+        """Positions of this session's training images.
 
-        Session 0: all images of the base classes, in data set order. Later: class by class, in the order drawn.
+        Parameters
+        ----------
+        labels
+            (n,) of all training images.
+        session
+            0 to `sessions`.
+        draw
+            Which images the new classes get: "published", the draw of all published results, or the seed of another.
+
+        Returns
+        -------
+        ndarray of int64
+            Session 0: all images of the base classes, in data set order. Later: `shots` images of each new class,
+            class by class, in the order drawn.
+
+        Raises
+        ------
+        ProtocolError
+            Where a base class has no image, a new class fewer than `shots`, or the protocol has no such session.
+
+        Examples
+        --------
+        >>> labels = np.array([0, 1, 0, 1, 2, 2, 2])
+        >>> protocol = Protocol(base_classes=2, way=1, sessions=1, shots=2)
+        >>> protocol.samples(labels, 0)
+        array([0, 1, 2, 3])
+        >>> sorted(set(labels[protocol.samples(labels, 1)].tolist())), len(protocol.samples(labels, 1))
+        ([2], 2)
         """
         if session == 0:
             empty = np.setdiff1d(self.seen(0), labels)
@@ -173,6 +240,13 @@ class Protocol:
         return np.concatenate(drawn)
 
     def with_shots(self, shots: int) -> "Protocol":
+        """The same sessions with another number of images per new class.
+
+        Examples
+        --------
+        >>> Protocol(base_classes=60, way=5, sessions=8).with_shots(1).shots
+        1
+        """
         return replace(self, shots=shots)
 
     def __str__(self) -> str:

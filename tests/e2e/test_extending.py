@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from fscil.config import TrainConfig
 from fscil.data import DATASETS, load
 from fscil.losses import LOSSES
 from fscil.methods import METHODS
@@ -19,6 +20,7 @@ from fscil.models import BACKBONES, build_backbone
 from fscil.runtime.files import load_tensors, read_json
 from fscil.runtime.registry import load_plugin
 from fscil.training.base_network import OBJECTIVES
+from fscil.training.optimizers import OPTIMIZERS
 from helpers import COMMAND, call, environment
 
 TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -33,7 +35,7 @@ COMMANDS = [
 ]
 INSTALLED = [words for words in COMMANDS if "runs/installed" in words]
 SHORTER = ["--quiet", "--set", "train.epochs=0", "--set", "model.width=1"]  # glyphs takes minutes
-REGISTRIES = (METHODS, DATASETS, BACKBONES, LOSSES, OBJECTIVES)
+REGISTRIES = (METHODS, DATASETS, BACKBONES, LOSSES, OPTIMIZERS, OBJECTIVES)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +71,10 @@ def test_every_fence_is_a_file_or_a_command():
         "digits.toml",
         "conv4.py",
         "smooth.py",
+        "no_decay.py",
         "centers.py",
     }
-    assert sorted(languages) == sorted([*["python"] * 5, *["toml"] * 2, *["sh"] * languages.count("sh")])
+    assert sorted(languages) == sorted([*["python"] * 6, *["toml"] * 2, *["sh"] * languages.count("sh")])
     assert len(INSTALLED) == 1
 
 
@@ -92,6 +95,7 @@ def test_the_runs_used_what_was_registered(place):
     centers, _ = load_tensors(place / "runs" / "centers" / "extras.safetensors")
     assert centers["centers"].shape == (6, 64)
     assert centers["centers"].abs().sum(1).min() > 0
+    assert 'optimizer = "sgd_no_decay"' in (place / "runs" / "no_decay" / "config.toml").read_text(encoding="utf-8")
     assert 'kind = "smooth_cosface"' in (place / "runs" / "smooth" / "config.toml").read_text(encoding="utf-8")
 
 
@@ -154,3 +158,14 @@ def test_the_loss_is_its_formula(place):
         weights = [0.1 / 3 + (0.9 if place == label else 0.0) for place in range(3)]
         total -= sum(weight * (logit - norm) for weight, logit in zip(weights, logits, strict=True))
     torch.testing.assert_close(LOSSES["smooth_cosface"](cosine, target, 10.0, 0.4), total / 2)
+
+
+def test_the_optimiser_decays_matrices_alone(place):
+    load_plugin(place / "no_decay.py")
+    matrix, vector = torch.ones(2, 2, requires_grad=True), torch.ones(2, requires_grad=True)
+    settings = TrainConfig(lr=0.1, weight_decay=0.5, momentum=0.0, nesterov=False)
+    optimizer = OPTIMIZERS["sgd_no_decay"]([matrix, vector], settings)
+    matrix.grad, vector.grad = torch.zeros(2, 2), torch.zeros(2)
+    optimizer.step()
+    torch.testing.assert_close(matrix, torch.full((2, 2), 0.95))
+    torch.testing.assert_close(vector, torch.ones(2))

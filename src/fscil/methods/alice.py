@@ -69,28 +69,77 @@ class Alice(FrozenFeatureMethod):
 
     @classmethod
     def base_recipe(cls, config: Config) -> Config:
-        """The recipe itself, which has ALICE's angular penalty, class augmentation, views and projection."""
+        """The recipe of the network ALICE starts from.
+
+        Returns
+        -------
+        Config
+            The recipe itself, which has ALICE's angular penalty, class augmentation, views and projection.
+        """
         return config
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
-        """Compute the prototypes of the base classes; after this their images are no longer needed."""
+        """Compute the prototypes of the base classes; after this their images are no longer needed.
+
+        Parameters
+        ----------
+        base
+            Training images of the base classes, labelled 0, 1, ….
+        shots
+            Numbers of images per class that sessions may bring: there is a balanced prototype for each.
+        """
         features, labels, classes = self.features(base), torch.from_numpy(base.labels), len(base.counts)
         self._all = class_means(features, labels, classes)
         self._nearest = {k: balanced_means(features, labels, classes, k) for k in shots}
         self._novel, self._shots = self._all[:0], 0
 
     def learn(self, new: Images) -> None:
+        """Add a prototype for each new class: the mean of its features. Nothing is trained.
+
+        Parameters
+        ----------
+        new
+            One session's images, labelled from the number of classes seen so far on.
+
+        Raises
+        ------
+        ProtocolError
+            Where the labels do not continue those of the classes seen so far.
+        """
         means = self.means_of(new, len(self._all) + len(self._novel))
         self._novel = torch.cat([self._novel, means])
         self._shots = max(new.counts.values())
 
     def scores(self, images: Images) -> Tensor:
-        """Cosines to the prototypes. Balanced ones, of as many features for each class, are used after session 0."""
+        """Cosines to the prototypes.
+
+        Parameters
+        ----------
+        images
+            n images; their labels are not used.
+
+        Returns
+        -------
+        Tensor
+            (n, classes seen so far) on the host, higher is nearer. Balanced prototypes, of as many features for each
+            class, are used after session 0.
+
+        Raises
+        ------
+        ProtocolError
+            Where a session has brought a number of images per class that `fit_base` was not told of.
+        """
         base = self._balanced(self._shots) if self._balances and self._shots else self._all
         return cosine_scores(self.features(images), torch.cat([base, self._novel]))
 
     def alternatives(self, images: Images) -> dict[str, Tensor]:
-        """Before the first session: the scores of balanced prototypes."""
+        """The scores of balanced prototypes before the first session, where the main ones are of all base images.
+
+        Returns
+        -------
+        dict
+            (n, base classes) scores by "balanced, k-shot"; empty after the first session.
+        """
         if self._shots or not self._balances:
             return {}
         features = self.features(images)
@@ -107,15 +156,17 @@ class Alice(FrozenFeatureMethod):
         return self._nearest[shots]
 
     def memory(self) -> Memory:
+        """No image; the numbers of all prototypes."""
         kept = [self._all, self._novel, *self._nearest.values()]
         return Memory(images=0, floats=sum(tensor.numel() for tensor in kept))
 
     def own_state(self) -> dict[str, Tensor]:
-        """base.all, base.<shots>, novel, shots"""
+        """The prototypes, for `load_own_state`: base.all, base.<shots>, novel, shots."""
         nearest = {f"base.{k}": means for k, means in self._nearest.items()}
         return {**nearest, "base.all": self._all, "novel": self._novel, "shots": torch.tensor(self._shots)}
 
     def load_own_state(self, state: dict[str, Tensor]) -> None:
+        """Continue with these prototypes."""
         base = of_prefix("base", state)
         self._all, self._novel, self._shots = base.pop("all"), state["novel"], int(state["shots"])
         self._nearest = {int(shots): means for shots, means in base.items()}
