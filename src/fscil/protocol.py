@@ -165,19 +165,7 @@ class Protocol:
     def new(self, session: int) -> tuple[int, ...]:
         """Labels of the classes that arrive in this session; in session 0 these are the base classes.
 
-        Parameters
-        ----------
-        session
-            0 to `sessions`.
-
-        Returns
-        -------
-        tuple of int
-
-        Raises
-        ------
-        ProtocolError
-            For a session that the protocol does not have.
+        Parameters, result and errors are those of `seen`.
 
         Examples
         --------

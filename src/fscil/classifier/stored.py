@@ -230,10 +230,8 @@ class StoredClassifier(StoredDecision):
 
         Parameters
         ----------
-        name : str
-            An enrolled class.
-        images : photo or sequence of photos
-            That show something else.
+        name, images
+            As for `Classifier.reject`.
 
         Returns
         -------
