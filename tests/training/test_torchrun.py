@@ -13,7 +13,7 @@ import torch
 from fscil.losses import LOSSES
 from fscil.runtime.files import load_tensors
 from fscil.training.run_folder import Run
-from helpers import call, environment, sets, write_images
+from helpers import call, ctrl_c_at, environment, sets, write_images
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -225,6 +225,22 @@ def test_ctrl_c_loses_nothing_and_one_process_can_go_on(tmp_path, photos, pixel_
     finally:
         LOSSES.unregister("telling")
     assert Run.open(out).finished
+
+
+def test_two_processes_continue_the_checkpoint_of_one(tmp_path, photos, pixel_cache):
+    out = tmp_path / "run"
+    words = ["train", "folder", "--data", photos, "--out", out, *sets("train.checkpoint_minutes=0")]
+    with ctrl_c_at(3):
+        assert call(*words, "-q") == 130
+    assert 3 <= Run.open(out).load("checkpoint")[1]["step"] < 8
+    before = Run.open(out).metrics()
+    process = torchrun(["-m", "fscil", *words, "--resume", "-q"], pixel_cache)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    run = Run.open(out)
+    assert run.finished
+    assert run.metrics()[: len(before)] == before
+    assert [line["step"] for line in run.metrics()] == list(range(1, 9))
 
 
 def test_other_commands_are_refused_under_torchrun(monkeypatch, capsys):
