@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fscil.data.images import Images, Pixels
 from fscil.models import folded
 from fscil.preprocess import Preprocess, SeveralCrops
-from fscil.runtime.distributed import all_of, largest, rank, world_size
+from fscil.runtime.distributed import all_gather, all_reduce_max, rank, world_size
 from fscil.runtime.progress import ProgressBar
 
 
@@ -105,8 +105,8 @@ class FeatureCache:
 
     def _joined(self, own: list[Tensor], batches: int, images: int) -> Tensor:
         """This process's batches of features -> those of all processes, in order."""
-        width = int(largest(own[0].shape[1] if own else 0)[0])
+        width = int(all_reduce_max(own[0].shape[1] if own else 0)[0])
         padded = torch.zeros(-(-batches // world_size()), self._batch, width)
         for place, features in enumerate(own):
             padded[place, : len(features)] = features
-        return torch.stack(all_of(padded), 1).view(-1, width)[:images]
+        return torch.stack(all_gather(padded), 1).view(-1, width)[:images]

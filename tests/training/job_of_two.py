@@ -16,7 +16,17 @@ from fscil.features import FeatureCache
 from fscil.methods import METHODS
 from fscil.models.synchronised_batchnorm import SynchronisedBatchNorm
 from fscil.runtime import torchrun
-from fscil.runtime.distributed import from_main, gather_rows, joined, largest, rank, share, sum_of, together, world_size
+from fscil.runtime.distributed import (
+    all_reduce_max,
+    all_reduce_sum,
+    computed_by_main,
+    gather_rows,
+    joined,
+    raise_in_all,
+    rank,
+    share,
+    world_size,
+)
 from fscil.runtime.files import save_tensors
 from fscil.training.base_network import OBJECTIVES, Objective
 from fscil.training.base_training import new_base_network, recipe_step, train_base_network
@@ -61,7 +71,7 @@ def trained(name, *assignments, double=True):
             yield loss
 
     train_base_network(config, BASE, CONTEXT, network=network, make_step=lambda *given: watched)
-    everyone = (sum_of(torch.stack(losses)) / world_size()).tolist() if losses else []
+    everyone = (all_reduce_sum(torch.stack(losses)) / world_size()).tolist() if losses else []
     return everyone, {name: value.double() for name, value in network.state_dict().items()}
 
 
@@ -92,7 +102,7 @@ def normalised(weights, rows):
     (y * slope[share(rows)]).sum().backward()
     found = [gather_rows(each.detach()[None], rows)[0] for each in (y, own.grad)]
     found += [norm.running_mean, norm.running_var]
-    return found + ([sum_of(norm.weight.grad), sum_of(norm.bias.grad)] if weights else [])
+    return found + ([all_reduce_sum(norm.weight.grad), all_reduce_sum(norm.bias.grad)] if weights else [])
 
 
 def features(network):
@@ -102,7 +112,7 @@ def features(network):
 def failing(place):
     """What a mistake in one process is in this one."""
     try:
-        with together():
+        with raise_in_all():
             if rank() == place:
                 raise ConfigError("no such thing.")
     except FscilError as error:
@@ -144,8 +154,8 @@ def main(folder):
             "images": images_of_steps(),
             "failures": [failing(0), failing(1)],
             "bf16": {name: trained(name, "train.precision=bf16", double=False)[0] for name in ("plain", "fact")},
-            "said": from_main(lambda: "by process 0"),
-            "largest": largest(rank(), -rank()),
+            "said": computed_by_main(lambda: "by process 0"),
+            "largest": all_reduce_max(rank(), -rank()),
             "results": results,
             "refused": refused(),
             "threads": [threads_of_torch()],

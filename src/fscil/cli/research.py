@@ -149,7 +149,7 @@ def _resumed(config: "Config", folder: Path) -> "Run":
 def _train(config: "Config", open_run: Callable[[], "Run"], data: Path | None, context: "Context", again: str) -> None:
     """Of the processes of a torchrun job only the first opens the run."""
     from fscil.experiments import run as experiments
-    from fscil.runtime.distributed import from_main
+    from fscil.runtime.distributed import computed_by_main
 
     opened: list[Run] = []
 
@@ -157,7 +157,7 @@ def _train(config: "Config", open_run: Callable[[], "Run"], data: Path | None, c
         opened.append(open_run())
         return opened[0].finished, _root(opened[0], data)
 
-    finished, root = from_main(begin)
+    finished, root = computed_by_main(begin)
     run = opened[0] if opened else None
     if not finished:
         try:
@@ -209,7 +209,7 @@ def evaluate(
     fscil evaluate runs/cifar --method alice_plda --draws 10
     """
     from fscil.experiments.run import evaluation_folder
-    from fscil.runtime.distributed import joined, together
+    from fscil.runtime.distributed import joined, raise_in_all
     from fscil.training.context import Context
     from fscil.training.run_folder import Run
 
@@ -217,7 +217,7 @@ def evaluate(
     context = Context.on(device, quiet)
     changes = [*(set_ or []), *([f"method={method}"] if method else [])]
     with joined(context.device):
-        with together():
+        with raise_in_all():
             opened = Run.open(run)
             if changes and not out:
                 out = evaluation_folder(opened, changes)

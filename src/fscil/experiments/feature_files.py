@@ -24,7 +24,7 @@ from fscil.features import FeatureCache
 from fscil.methods import METHODS
 from fscil.protocol import Protocol
 from fscil.runtime import torchrun
-from fscil.runtime.distributed import from_main, together
+from fscil.runtime.distributed import computed_by_main, raise_in_all
 from fscil.runtime.files import digest_of_file, load_tensors, save_tensors
 from fscil.training.base_training import load_base_network
 from fscil.training.build import base_images, dataset_of, evaluation_crops_of, preprocess_of, protocol_of
@@ -48,7 +48,7 @@ class KeptFeatures:
         )  # left out otherwise: files of earlier versions
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
         self.folder, self._cache = run.folder / "features" / key, cache
-        self._there = from_main(lambda: {path.name for path in self.folder.glob("*.safetensors")})
+        self._there = computed_by_main(lambda: {path.name for path in self.folder.glob("*.safetensors")})
 
     def __call__(self, kind: str, images: Images) -> Tensor:
         """(n, d). kind: base, new or test, always with the same images."""
@@ -57,12 +57,12 @@ class KeptFeatures:
             part = images.select(np.arange(start, min(start + PART, len(images))))
             path = self.folder / f"{kind}-{start:07}.safetensors"
             if path.name in self._there:
-                with together():
+                with raise_in_all():
                     features = load_tensors(path)[0]["features"]
                 self._cache.add(part, features)
             else:
                 features = self._cache(part)
-                with together():
+                with raise_in_all():
                     if torchrun.is_main():
                         save_tensors(path, {"features": features})
             found.append(features)

@@ -25,7 +25,7 @@ from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.models import parameter_count
 from fscil.protocol import Draw, Protocol
 from fscil.runtime import torchrun
-from fscil.runtime.distributed import in_turns, together, world_size
+from fscil.runtime.distributed import local_main_first, raise_in_all, world_size
 from fscil.runtime.files import write_json
 from fscil.runtime.text import duration
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, passes_per_image
@@ -46,15 +46,15 @@ def train(config: Config, run: Run | None, root: Path | None, context: Context, 
     run: None in all processes of a torchrun job but the first, which alone reads and writes the folder.
     """
     with ExitStack() as stack:
-        with together():
+        with raise_in_all():
             if run:
                 stack.enter_context(run.locked())
         try:
-            with together():
+            with raise_in_all():
                 recipe = installed_base_recipe(config)
                 backbone = backbone_of(recipe)  # before the data: its weights may be missing
-            dataset = in_turns(lambda: dataset_of(config, root, context.quiet))
-            with together():
+            dataset = local_main_first(lambda: dataset_of(config, root, context.quiet))
+            with raise_in_all():
                 protocol = protocol_of(config, dataset)
                 require_enough_images(dataset, protocol, config.protocol.shots)
                 require_whole_test_images(recipe, dataset.train)
@@ -125,7 +125,7 @@ def evaluate(
     the results; the run's own by default.
     """
     with ExitStack() as stack:
-        with together():
+        with raise_in_all():
             if torchrun.is_main():
                 stack.enter_context(run.locked())
             config = changed_config(run, changes)
@@ -133,8 +133,8 @@ def evaluate(
                 config = replace(config, test=replace(config.test, prototypes=prototypes))
             shots = tuple(dict.fromkeys(shots or config.protocol.shots))
             run.require_finished()
-        dataset = in_turns(lambda: dataset_of(config, root, context.quiet))
-        with together():
+        dataset = local_main_first(lambda: dataset_of(config, root, context.quiet))
+        with raise_in_all():
             protocol = protocol_of(config, dataset)
             require_enough_images(dataset, protocol, shots)
             names = [dataset.class_names[label] for label in protocol.seen(protocol.sessions)]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fscil.runtime.distributed import all_of, sum_of
+from fscil.runtime.distributed import all_gather, all_reduce_sum
 
 
 class SynchronisedBatchNorm(TorchFunctionMode):
@@ -68,7 +68,7 @@ class _Normalise(torch.autograd.Function):
         own_variance, own_mean = torch.var_mean(wide, _all_but_channels(x), correction=0) if len(x) else _nothing(wide)
         own_count = own_mean.new_full((1,), x.numel() / x.shape[1])
         # In float64, because the spread of the means is a difference of numbers that are nearly equal.
-        found = torch.stack(all_of(torch.cat([own_mean, own_variance, own_count]).double()))
+        found = torch.stack(all_gather(torch.cat([own_mean, own_variance, own_count]).double()))
         means, variances, counts = torch.tensor_split(found, (x.shape[1], 2 * x.shape[1]), 1)
         count = counts.sum(0)
         mean = (means * counts).sum(0) / count
@@ -87,7 +87,7 @@ class _Normalise(torch.autograd.Function):
         normalised = (x.to(mean.dtype) - mean.view(shape)) * scale.view(shape)
         along = _all_but_channels(x)
         bias_gradient, weight_gradient = gradient.sum(along), (gradient * normalised).sum(along)
-        means = sum_of(torch.stack([bias_gradient, weight_gradient])) / count.to(mean.dtype)
+        means = all_reduce_sum(torch.stack([bias_gradient, weight_gradient])) / count.to(mean.dtype)
         factor = scale if weight is None else scale * weight.to(scale.dtype)
         normalised.mul_(means[1].view(shape)).add_(means[0].view(shape))
         input_gradient = torch.sub(gradient, normalised).mul_(factor.view(shape)).to(x.dtype)

@@ -92,7 +92,7 @@ def share(total: int) -> slice:
     return slice(total * own // count, total * (own + 1) // count)
 
 
-def largest(*values: float) -> list[float]:
+def all_reduce_max(*values: float) -> list[float]:
     """Of each value the largest that a process has. Of a truth value: 1.0 if it is true in any process."""
     if not _joined:
         return [*values]
@@ -101,12 +101,12 @@ def largest(*values: float) -> list[float]:
     return found.tolist()
 
 
-def mean_of(value: Tensor) -> Tensor:
+def all_reduce_mean(value: Tensor) -> Tensor:
     """The mean of all processes' tensors."""
-    return sum_of(value) / world_size() if _joined else value
+    return all_reduce_sum(value) / world_size() if _joined else value
 
 
-def sum_of(value: Tensor) -> Tensor:
+def all_reduce_sum(value: Tensor) -> Tensor:
     """The sum of all processes' tensors."""
     if not _joined:
         return value
@@ -115,7 +115,7 @@ def sum_of(value: Tensor) -> Tensor:
     return total
 
 
-def all_of(value: Tensor) -> list[Tensor]:
+def all_gather(value: Tensor) -> list[Tensor]:
     """The tensors of all processes, in the order of their numbers; they must have one shape."""
     if not _joined:
         return [value]
@@ -141,7 +141,7 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,) = gradients
-        return sum_of(gradient)[:, share(gradient.shape[1])], None
+        return all_reduce_sum(gradient)[:, share(gradient.shape[1])], None
 
 
 def _gathered(own: Tensor, total: int) -> Tensor:
@@ -149,10 +149,10 @@ def _gathered(own: Tensor, total: int) -> Tensor:
     padded = own.new_zeros((own.shape[0], most, *own.shape[2:]))
     padded[:, : own.shape[1]] = own
     counts = [total * (place + 1) // world_size() - total * place // world_size() for place in range(world_size())]
-    return torch.cat([part[:, :count] for part, count in zip(all_of(padded), counts, strict=True)], 1)
+    return torch.cat([part[:, :count] for part, count in zip(all_gather(padded), counts, strict=True)], 1)
 
 
-def copy_from_main(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_main(tensors: Iterable[Tensor]) -> None:
     """Give each of these tensors the values that it has in process 0."""
     for tensor in tensors if _joined else ():
         values = tensor.detach().contiguous()
@@ -160,10 +160,10 @@ def copy_from_main(tensors: Iterable[Tensor]) -> None:
         tensor.detach().copy_(values)
 
 
-def from_main(make: Callable[[], T]) -> T:
+def computed_by_main(make: Callable[[], T]) -> T:
     """What the function returns in process 0, the only one that calls it; where it fails, it fails in all."""
     made: list[Any] = [None]
-    with together():
+    with raise_in_all():
         if rank() == 0:
             made[0] = make()
     if _joined:
@@ -172,18 +172,18 @@ def from_main(make: Callable[[], T]) -> T:
     return result
 
 
-def in_turns(make: Callable[[], T]) -> T:
+def local_main_first(make: Callable[[], T]) -> T:
     """What the function returns; the first process of each machine calls it before the others, who find its files."""
     made: list[T] = []
     for first in (True, False):
-        with together():
+        with raise_in_all():
             if (torchrun.local_rank() == 0 or not _joined) == first:
                 made.append(make())
     return made[0]
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def raise_in_all() -> Iterator[None]:
     """What fails in this block in one process fails in all: process 0 says why, the others end without a word.
 
     Nothing in the block may wait for another process.

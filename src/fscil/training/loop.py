@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fscil.config import TrainConfig
 from fscil.data.images import Images
 from fscil.errors import TrainingError
-from fscil.runtime.distributed import copy_from_main, largest, together, world_size
+from fscil.runtime.distributed import all_reduce_max, broadcast_from_main, raise_in_all, world_size
 from fscil.runtime.interrupts import stop_requests
 from fscil.runtime.progress import ProgressBar
 from fscil.training.batches import Batch, Batches, fingerprint, steps_per_epoch
@@ -116,7 +116,7 @@ class Trainer:
         self._prepare(network)
         optimizer = self._optimizer(network)
         checkpoints = Checkpoints(self._run, fingerprint(images), settings.checkpoint_minutes)
-        with together():
+        with raise_in_all():
             restored = checkpoints.restore(network, optimizer)
         first, self.seconds = copy_training_from_main(network, optimizer, *restored)
         self._next = next_part(network)
@@ -145,14 +145,14 @@ class Trainer:
                     break
         if validate:
             checkpoints.load_best(network)
-            copy_from_main(network.state_dict().values())  # the others may know no best state from before a stop
+            broadcast_from_main(network.state_dict().values())  # the others may know no best state from before a stop
 
     def _after_step(self, done: int, batches: Batches, stopped: bool, due: bool) -> "_AfterStep":
         """What follows a step, which all processes agree on. stopped: by the user. due: a checkpoint is.
 
         Both are read once: a request that comes later is for the next step.
         """
-        any_stopped, any_due, any_late = largest(stopped, due, time.monotonic() >= self._deadline)
+        any_stopped, any_due, any_late = all_reduce_max(stopped, due, time.monotonic() >= self._deadline)
         epochs, epoch_ended = done / batches.per_epoch, done % batches.per_epoch == 0
         complete, asked = done == batches.total, (bool(any_stopped), bool(any_due), bool(any_late))
         return _AfterStep(done, epochs, epoch_ended, complete, *asked)
@@ -162,7 +162,7 @@ class Trainer:
     ) -> str:
         """Log the loss since the last measurement, and raise if training has diverged; returns a text about it."""
         loss, speed = meter.read()
-        with together():
+        with raise_in_all():
             self._require_finite(loss, network if after.saves or after.ends else None, after.done, rate)
         log(after.done, epoch=after.epochs, loss=loss, rate=rate, images_per_second=round(speed, 1))
         return f"loss {loss:.3f}  rate {rate:.4g}  {speed:.0f} images/s"
@@ -243,7 +243,7 @@ class Trainer:
         def timed(count: int, progress: float) -> float:
             began = time.perf_counter()
             self._backward(step, batches.of_images(order[:count], 0, progress)).item()
-            return largest(time.perf_counter() - began)[0]
+            return all_reduce_max(time.perf_counter() - began)[0]
 
         whole = min(self.settings.batch, len(images))
         probe = min(whole, max(PROBE_IMAGES, world_size()))

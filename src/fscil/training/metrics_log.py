@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from fscil.runtime.distributed import mean_of
+from fscil.runtime.distributed import all_reduce_mean
 from fscil.training.run_folder import Run
 from fscil.training.wandb_log import wandb_run
 
@@ -30,7 +30,7 @@ class Meter:
 
     def read(self) -> tuple[float, float]:
         """The mean loss, and images per second, of all processes."""
-        mean = mean_of(self._sum).item() / max(self._steps, 1)
+        mean = all_reduce_mean(self._sum).item() / max(self._steps, 1)
         speed = self._images / max(time.monotonic() - self._began, 1e-9)
         self._reset()
         return mean, speed

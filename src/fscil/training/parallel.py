@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fscil.models.synchronised_batchnorm import SynchronisedBatchNorm
-from fscil.runtime.distributed import copy_from_main, from_main, world_size
+from fscil.runtime.distributed import broadcast_from_main, computed_by_main, world_size
 from fscil.training.base_network import BaseNetwork
 
 Next: TypeAlias = Callable[[Iterator[Tensor]], Tensor | None]
@@ -60,15 +60,17 @@ def copy_training_from_main(
     if world_size() == 1:
         return step, seconds
     parameters = list(network.parameters())
-    step, seconds, described = from_main(lambda: (step, seconds, [_shapes(optimizer.state[one]) for one in parameters]))
-    copy_from_main(network.state_dict().values())
+    step, seconds, described = computed_by_main(
+        lambda: (step, seconds, [_shapes(optimizer.state[one]) for one in parameters])
+    )
+    broadcast_from_main(network.state_dict().values())
     for parameter, shapes in zip(parameters, described, strict=True):
         state = optimizer.state[parameter]
         for key, (shape, dtype, device) in shapes.items():
             if key not in state:  # in the parameter's own memory layout, where it has its shape
                 like = torch.zeros_like(parameter, dtype=dtype) if shape == parameter.shape else None
                 state[key] = torch.zeros(shape, dtype=dtype, device=device) if like is None else like
-            copy_from_main([state[key]])
+            broadcast_from_main([state[key]])
     return step, seconds
 
 
