@@ -14,11 +14,11 @@ from fscil.data import Dataset
 from fscil.errors import ConfigError
 from fscil.experiments.base_networks import BaseNetworks
 from fscil.experiments.cells import Cell
+from fscil.experiments.pretrained_accuracy import pretrained_accuracy
 from fscil.experiments.provenance import RESULTS, Provenance, data_fingerprint
 from fscil.experiments.results import result_header, walk_record
 from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.experiments.sessions import Walk, walk_all
-from fscil.experiments.untouched import untouched_accuracy
 from fscil.methods import METHODS, Method
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json
@@ -37,7 +37,7 @@ class CellRunner:
         self.networks = BaseNetworks(out / "base", root, context, say)
         self._loaded: dict[Any, Dataset] = {}
         self._fingerprints: dict[Any, str] = {}
-        self._untouched: dict[str, float | None] = {}  # by base network
+        self._before_training: dict[str, float | None] = {}  # by base network
 
     def folder(self, cell: Cell) -> Path:
         return self.out / "cells" / cell.name
@@ -95,8 +95,8 @@ class CellRunner:
         path, fingerprint = folder / RESULTS, self.fingerprint(cell.config)
         if not path.exists():
             header = result_header(cell.config, dataset, protocol, fingerprint)
-            untouched = self._untouched_accuracy(run, dataset, protocol)
-            return {**header, "untouched": untouched, "label": cell.label, "base": run.folder.name, "walks": []}
+            before = self._pretrained_accuracy(run, dataset, protocol)
+            return {**header, "untouched": before, "label": cell.label, "base": run.folder.name, "walks": []}
         results: dict[str, Any] = read_json(path)
         if results.get("data_fingerprint", fingerprint) != fingerprint:
             raise ConfigError(
@@ -105,11 +105,11 @@ class CellRunner:
             )
         return results
 
-    def _untouched_accuracy(self, run: Run, dataset: Dataset, protocol: Protocol) -> float | None:
+    def _pretrained_accuracy(self, run: Run, dataset: Dataset, protocol: Protocol) -> float | None:
         name = run.folder.name
-        if name not in self._untouched:
-            self._untouched[name] = untouched_accuracy(run.config(), dataset, protocol, self._context)
-        return self._untouched[name]
+        if name not in self._before_training:
+            self._before_training[name] = pretrained_accuracy(run.config(), dataset, protocol, self._context)
+        return self._before_training[name]
 
     def _fitted(
         self,

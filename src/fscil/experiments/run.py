@@ -15,10 +15,10 @@ from fscil.data import DATASETS, Dataset, Images
 from fscil.errors import ConfigError, FscilError, ProtocolError
 from fscil.experiments.base_networks import base_key
 from fscil.experiments.feature_files import KeptFeatures, keep_features
+from fscil.experiments.pretrained_accuracy import pretrained_accuracy
 from fscil.experiments.provenance import PROVENANCE, RESULTS, Provenance, data_fingerprint, read_results
 from fscil.experiments.results import result_header, save_predictions, walk_record
 from fscil.experiments.sessions import evaluation_images, walk_all
-from fscil.experiments.untouched import untouched_accuracy
 from fscil.losses import LOSSES
 from fscil.methods import METHODS
 from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
@@ -148,7 +148,7 @@ def evaluate(
         chosen: list[Draw] = list(range(draws)) if draws else [config.protocol.draw]
         walks = list(walk_all(method, dataset, protocol, shots, chosen, openset))
         header = result_header(config, dataset, protocol, fingerprint)
-        header["untouched"] = untouched_accuracy(kind.base_recipe(config), dataset, protocol, context)
+        header["untouched"] = pretrained_accuracy(kind.base_recipe(config), dataset, protocol, context)
         results = {**header, "walks": [walk_record(walk) for walk in walks]}
         if not torchrun.is_main():
             return results

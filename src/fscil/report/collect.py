@@ -143,7 +143,7 @@ class Row:
         return first is not None and first.mean < 200 / self.results[0]["protocol"]["base_classes"]
 
     @property
-    def below_untouched(self) -> float | None:
+    def below_pretrained(self) -> float | None:
         """By how many points training has lowered session 0 of the pretrained network it began with, if it has."""
         losses = [
             100 * (result["untouched"] - result["walks"][0]["sessions"][0]["average"])

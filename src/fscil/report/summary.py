@@ -65,10 +65,10 @@ def problems(results: Results) -> list[str]:
         if row.at_chance
     ]
     for row in results.rows:
-        if row.below_untouched is not None:
+        if (points := row.below_pretrained) is not None:
             found.append(
-                f'"{row.title}": training made session 0 worse by {row.below_untouched:.1f} points than the pretrained '
-                "network is without it (nearest class mean)."
+                f'"{row.title}": training made session 0 worse by {points:.1f} points than the pretrained network is '
+                "without it (nearest class mean)."
             )
     return found
 

@@ -13,7 +13,7 @@ from fscil.training.build import backbone_of, base_images, preprocess_of
 from fscil.training.context import Context
 
 
-def untouched_accuracy(recipe: Config, dataset: Dataset, protocol: Protocol, context: Context) -> float | None:
+def pretrained_accuracy(recipe: Config, dataset: Dataset, protocol: Protocol, context: Context) -> float | None:
     """Of session 0, by the nearest class mean of the network as base training finds it; None if that is not pretrained
     (by its weights or a file of them), or not trained at all.
     """

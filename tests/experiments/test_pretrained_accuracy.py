@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from fscil.experiments.untouched import untouched_accuracy
+from fscil.experiments.pretrained_accuracy import pretrained_accuracy
 from fscil.features import FeatureCache
 from fscil.runtime.files import save_tensors
 from fscil.training.build import backbone_of, base_images, preprocess_of, protocol_of
@@ -33,10 +33,10 @@ def test_it_is_the_nearest_class_mean_of_the_network_before_training(weights):
     for feature, label in zip(encode(asked), asked.labels, strict=True):
         cosines = [float(cosine_similarity(feature, mean, dim=0)) for mean in means]
         right += cosines.index(max(cosines)) == label
-    assert untouched_accuracy(config, dataset, protocol, CPU) == pytest.approx(right / len(asked))
+    assert pretrained_accuracy(config, dataset, protocol, CPU) == pytest.approx(right / len(asked))
 
 
 def test_there_is_none_without_pretrained_weights_or_without_training(weights):
     dataset = tiny_dataset()
     for config in (small_config(), small_config(f"model.weights={weights}", "train.epochs=0")):
-        assert untouched_accuracy(config, dataset, protocol_of(config, dataset), CPU) is None
+        assert pretrained_accuracy(config, dataset, protocol_of(config, dataset), CPU) is None
