@@ -45,22 +45,24 @@ crash: .venv/test.stamp
 fuzz: .venv/test.stamp
 	-$(PIP) atheris
 	-$(PIP) schemathesis
-	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz.py --seconds $(or $(SECONDS),60)
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz.py --total $(or $(INPUTS),1000000) --seconds $(or $(SECONDS),25) --inputs 100000
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz_models.py --folders $(or $(FOLDERS),3000)
 	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/fuzz_service.py --seconds $(or $(SECONDS),60)
 
 soak: .venv/test.stamp
 	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/soak.py --clients $(or $(CLIENTS),64) --minutes $(or $(MINUTES),10)
 
-FLOOR_TESTS := tests/runtime tests/data tests/training tests/models tests/gallery tests/cli/test_edges.py tests/cli/test_research.py \
+FLOOR_TESTS := tests/runtime tests/data tests/training tests/models tests/gallery tests/classifier tests/serve/test_service.py \
+	tests/cli/test_edges.py tests/cli/test_research.py \
 	tests/test_config.py tests/test_features.py tests/test_losses.py tests/test_metrics.py tests/test_preprocess.py tests/test_sklearn.py
 
-# The lowest versions that are admitted, in an environment of their own: the tests that need no extra.
+# The lowest versions that are admitted, in an environment of their own: the core, and the extras pretrained and serve.
 test-floors: .venv-floors/stamp
 	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest $(FLOOR_TESTS)
 
 .venv-floors/stamp: pyproject.toml constraints-floors.txt
 	$(PYTHON) -m venv .venv-floors
-	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-floors.txt -e '.[pretrained]' pytest hypothesis
+	.venv-floors/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-floors.txt -e '.[pretrained,serve]' pytest hypothesis httpx
 	touch $@
 
 .venv/bin/python:

@@ -34,7 +34,8 @@ def test_answered_as_if_the_class_were_not_enrolled(model):
         assert stored.classifier.predict(STRANGE[0], top=3) == without(model, name).predict(STRANGE[0], top=3)
     for loaded in (Classifier.load(model), deepcopy(Classifier.load(model))):
         after = loaded.predict(STRANGE, top=3)
-        assert after[0] == without(model, name).predict(STRANGE[0], top=3)[0]
+        # The same photos at once: torch, where onnxruntime is not installed, rounds a batch otherwise than one photo.
+        assert after[0] == without(model, name).predict(STRANGE, top=3)[0]
         assert name not in [label for label, _ in after[0].ranking]
         refused = loaded.gallery.refused(loaded.features(STRANGE), loaded.gallery.scores(loaded.features(STRANGE)))
         for old, new, out in zip(before, after, refused.any(1).tolist(), strict=True):
