@@ -22,9 +22,9 @@ def data(each=6):
     return torch.from_numpy(centres[labels] + random.normal(size=(len(labels), DIM))).float(), torch.from_numpy(labels)
 
 
-def scores(known, labels, asked):
-    """By a gallery that is filled photo by photo."""
-    gallery = Gallery(DIM, TwoCovarianceRule(TwoCovariance.fit(known, labels, **CONSTANTS)))
+def scores(known, labels, asked, rule=None):
+    """By a gallery that is filled photo by photo; rule: by default that of the known photos."""
+    gallery = Gallery(DIM, rule or TwoCovarianceRule(TwoCovariance.fit(known, labels, **CONSTANTS)))
     for number, (feature, label) in enumerate(zip(known, labels.tolist(), strict=True)):
         gallery.enroll(str(label), [Photo(str(number), feature, "", "2026-01-01")])
     return {int(name): column for name, column in zip(gallery.names, gallery.scores(asked).T, strict=True)}
@@ -38,6 +38,22 @@ def test_with_a_fold_for_each_photo_every_photo_is_left_out_alone():
         others = torch.arange(len(labels)) != row
         expected = scores(features[others], labels[others], features[row : row + 1])
         assert found.ratios[row].tolist() == pytest.approx([float(expected[c]) for c in range(CLASSES)], abs=1e-3)
+
+
+def test_classes_that_came_later_are_no_part_of_the_covariances():
+    features, labels = data()
+    old, first = labels < 3, 3
+    held = held_out_ratios(features, labels, CONSTANTS, len(labels), quiet=True, estimated=first)
+    left = left_out_ratios(features, labels, CONSTANTS, CLASSES, quiet=True, estimated=first)
+    for row in (0, 29):
+        others = torch.arange(len(labels)) != row
+        rule = TwoCovarianceRule(TwoCovariance.fit(features[others & old], labels[others & old], **CONSTANTS))
+        expected = scores(features[others], labels[others], features[row : row + 1], rule)
+        assert held.ratios[row].tolist() == pytest.approx([float(expected[c]) for c in range(CLASSES)], abs=1e-3)
+    out = labels == 1
+    rule = TwoCovarianceRule(TwoCovariance.fit(features[old & ~out], labels[old & ~out], **CONSTANTS))
+    expected = scores(features[~out], labels[~out], features[out], rule)
+    assert left[out].tolist() == pytest.approx(torch.stack(list(expected.values())).amax(0).tolist(), abs=1e-3)
 
 
 def test_a_class_of_one_photo_is_never_held_out():

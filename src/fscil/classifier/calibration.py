@@ -1,14 +1,15 @@
 """A threshold for "unknown": from photos of classes that are not enrolled, or by leaving out each class in turn."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fscil.classifier.encoder import PhotoEncoder, with_progress
+from fscil.classifier.estimating import Estimated
 from fscil.classifier.held_out import held_out_ratios, left_out_ratios
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
@@ -57,29 +58,28 @@ def calibrate_gallery(
     labelled: Sequence[tuple[Photo, str | None]] | None,
     false_accept: float,
     score: str | None,
-    constants: Mapping[str, Any] | None,
+    estimated: Estimated | None,
     quiet: bool,
 ) -> Calibration:
     """labelled: photos and class names; unknown are those of classes that are not enrolled, or of no class (None).
 
-    score: of the gallery's rule; by default the rule's own. constants: of the two-covariance model, if that decides.
+    score: of the gallery's rule; by default the rule's own. estimated: where the two-covariance model decides, its
+    constants and classes.
     """
     rule = gallery.rule
     score = score or rule.default_score
     if labelled is None:
-        known, unknown = _left_out_scores(gallery, score, constants, quiet)
+        known, unknown = _left_out_scores(gallery, score, estimated, quiet)
     else:
         known, unknown = _labelled_scores(gallery, labelled, score)
         if not len(known):
-            known = _held_out_scores(gallery, score, constants, quiet)
+            known = _held_out_scores(gallery, score, estimated, quiet)
     threshold = threshold_at(unknown, false_accept) + rule.rounding
     rejected = float((known < threshold).float().mean()) if len(known) else None
     return Calibration(score, threshold, false_accept, rejected, len(unknown), len(known))
 
 
-def _left_out_scores(
-    gallery: Gallery, score: str, constants: Mapping[str, Any] | None, quiet: bool
-) -> tuple[Tensor, Tensor]:
+def _left_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, quiet: bool) -> tuple[Tensor, Tensor]:
     """Scores of known and of unknown photos, each class being left out in turn."""
     if len(gallery) < MIN_CLASSES:
         warnings.warn(
@@ -88,19 +88,21 @@ def _left_out_scores(
             FscilWarning,
             stacklevel=5,
         )
-    if constants and gallery.rule.name != COSINE.name:
-        unknown = left_out_ratios(*gallery.features(), constants, GROUPS, quiet)
+    if estimated and gallery.rule.name != COSINE.name:
+        unknown = left_out_ratios(*gallery.features(), asdict(estimated.constants), GROUPS, quiet, estimated.classes)
         if unknown is not None:
-            return _held_out_scores(gallery, score, constants, quiet), unknown
+            return _held_out_scores(gallery, score, estimated, quiet), unknown
     return leave_one_class_out(*gallery.features(), score, gallery.rule)
 
 
-def _held_out_scores(gallery: Gallery, score: str, constants: Mapping[str, Any] | None, quiet: bool) -> Tensor:
+def _held_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, quiet: bool) -> Tensor:
     """Of the gallery's own photos, each held out once; none where there are too few."""
     features, labels = gallery.features()
     if gallery.rule.name == COSINE.name:
         return leave_one_class_out(features, labels, score, gallery.rule)[0] if len(gallery) > 1 else torch.empty(0)
-    found = held_out_ratios(features, labels, constants, FOLDS, quiet) if constants else None
+    if estimated is None:
+        return torch.empty(0)
+    found = held_out_ratios(features, labels, asdict(estimated.constants), FOLDS, quiet, estimated.classes)
     return torch.empty(0) if found is None else gallery.rule.unknown_scores[score](Evidence(found.ratios))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fscil.classifier.calibration import calibrate_gallery, check_request, labelled_photos
 from fscil.classifier.decision import Thresholds
 from fscil.classifier.doubts import doubts, warn_of
-from fscil.classifier.estimating import Estimate, estimate
+from fscil.classifier.estimating import Estimate, Estimated, estimate
 from fscil.classifier.predictor import PathLike, Photos
 from fscil.classifier.saving import SavedPredictor
 from fscil.errors import DataError
@@ -303,8 +303,8 @@ class ChangeablePredictor(SavedPredictor):
     ) -> Calibration:
         """What `calibrate` would set, without setting it; with the same parameters."""
         with self.lock:
-            gallery, constants = self.gallery, self.made.get("decision", {}).get("constants")
+            gallery, estimated = self.gallery, Estimated.of(self.made)
         check_request(gallery, false_accept, score)
         labelled = labelled_photos(self.encoder, Path(folder).expanduser(), quiet) if folder else None
         with self.lock:
-            return calibrate_gallery(gallery, labelled, false_accept, score, constants, quiet)
+            return calibrate_gallery(gallery, labelled, false_accept, score, estimated, quiet)

@@ -1,16 +1,19 @@
 """The two-covariance model of a user's own classes: how photos of one class differ, and how classes do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fscil.errors import DataError
 from fscil.gallery import TwoCovariance, TwoCovarianceRule
 from fscil.gallery.choosing import ENOUGH_TO_SEARCH, Choice, choose, start, usual_calibration
 from fscil.gallery.probability import ProbabilityCalibration
+from fscil.gallery.two_covariance import Constants
+from fscil.runtime.validation import as_type
 
 MIN_CLASSES = 2  # with at least two photos
 MAX_PHOTOS = 50_000  # that the covariances are estimated from
@@ -41,6 +44,19 @@ class Estimate:
             if error is None
             else f"probabilities are off by {error:.1%} on average on held-out photos (expected calibration error)",
         ]
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What `Estimate.made` says of the model that decides."""
+
+    constants: Constants
+    classes: Annotated[int, Meta(ge=1)]  # that the covariances come from: the first ones of the gallery
+
+    @classmethod
+    def of(cls, made: Mapping[str, Any]) -> "Estimated | None":
+        """From the record of a model, which may be somebody else's; None where class means decide."""
+        return as_type(made["decision"], cls, "the decision in model.json") if "decision" in made else None
 
 
 def why_not(labels: Tensor) -> str | None:

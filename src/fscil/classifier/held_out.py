@@ -1,7 +1,8 @@
 """Log-likelihood ratios of a gallery's own photos by models that have not seen them: what new photos will get.
 
 A photo leaves its mark not only on the mean of its class but also on the covariances, so these are estimated again for
-every fold. The fewer photos a fold holds out, the nearer its model is to the one of all photos.
+every fold. The fewer photos a fold holds out, the nearer its model is to the one of all photos. Classes that were
+enrolled after the covariances had been estimated are no part of them, here either.
 """
 
 from collections.abc import Mapping
@@ -26,11 +27,17 @@ class HeldOut(NamedTuple):
 
 
 def held_out_ratios(
-    features: Tensor, labels: Tensor, constants: Mapping[str, Any], folds: int, quiet: bool
+    features: Tensor,
+    labels: Tensor,
+    constants: Mapping[str, Any],
+    folds: int,
+    quiet: bool,
+    estimated: int | None = None,
 ) -> HeldOut | None:
     """(N, d) raw features and (N,) classes 0..C-1. Photos of a class with one photo are never held out.
 
-    None if there are too few photos to hold some out.
+    estimated: so many classes, the first ones, are those of the covariances; by default all. None if there are too few
+    photos to hold some out.
     """
     rows = _some(labels)
     features, labels = features[rows], labels[rows]
@@ -41,9 +48,7 @@ def held_out_ratios(
         for number in range(folds):
             held = fold == number
             if held.any():
-                if why_not(labels[~held]):
-                    return None
-                found = _ratios(features[~held], labels[~held], features[held], classes, constants)
+                found = _ratios(features[~held], labels[~held], features[held], classes, constants, estimated)
                 if found is None:
                     return None
                 ratios[held] = found
@@ -53,11 +58,16 @@ def held_out_ratios(
 
 
 def left_out_ratios(
-    features: Tensor, labels: Tensor, constants: Mapping[str, Any], groups: int, quiet: bool
+    features: Tensor,
+    labels: Tensor,
+    constants: Mapping[str, Any],
+    groups: int,
+    quiet: bool,
+    estimated: int | None = None,
 ) -> Tensor | None:
     """(n,) the largest ratio of every photo by models of the other classes: what photos of unknown classes get.
 
-    None if there are too few classes.
+    estimated: as for `held_out_ratios`. None if there are too few classes.
     """
     rows = _some(labels)
     features, labels = features[rows], labels[rows]
@@ -69,9 +79,7 @@ def left_out_ratios(
             out = labels % groups == number
             if not out.any():
                 continue
-            if why_not(labels[~out]):
-                return None
-            found = _ratios(features[~out], labels[~out], features[out], classes, constants)
+            found = _ratios(features[~out], labels[~out], features[out], classes, constants, estimated)
             if found is None:
                 return None
             largest[out] = found.amax(1)
@@ -99,12 +107,17 @@ def _folds(labels: Tensor, classes: int, folds: int) -> Tensor:
     return found
 
 
-def _ratios(known: Tensor, labels: Tensor, asked: Tensor, classes: int, constants: Mapping[str, Any]) -> Tensor | None:
+def _ratios(
+    known: Tensor, labels: Tensor, asked: Tensor, classes: int, constants: Mapping[str, Any], estimated: int | None
+) -> Tensor | None:
     """(n, classes) of the asked photos; minus infinity for classes that have no photo left. None where photos are so
     few or so alike that nothing can be estimated.
     """
+    own = labels < (estimated or classes)
+    if why_not(labels[own]):
+        return None
     try:
-        rule = TwoCovarianceRule(TwoCovariance.fit(known, labels, **constants))
+        rule = TwoCovarianceRule(TwoCovariance.fit(known[own], labels[own], **constants))
     except RuntimeError:  # the eigenvalues do not converge
         return None
     counts = torch.bincount(labels, minlength=classes)

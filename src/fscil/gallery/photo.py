@@ -57,7 +57,7 @@ class Photo:
         """What `to_json` made. Raises a StoreError for anything else, and for a feature that is not finite."""
         found = converted(dict(content), _StoredPhoto, "a photo of the model")
         if len(found.feature) % 4:
-            raise invalid("a photo of the model", "its feature is torn")
+            raise invalid("a photo of the model", "its feature is incomplete")
         feature = np.frombuffer(found.feature, "<f4").astype(np.float32)
         if not np.isfinite(feature).all():
             raise invalid("a photo of the model", "its feature is not finite")
