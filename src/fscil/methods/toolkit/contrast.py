@@ -16,7 +16,7 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     positive = (labels[:, None] == labels) & ~itself
     counts = positive.sum(1)
     each = -(log_share * positive).sum(1) / counts.clamp_min(1)
-    return each[counts > 0].mean() if bool((counts > 0).any()) else each.sum() * 0
+    return each.sum() / (counts > 0).sum().clamp_min(1)  # nothing where there is no positive
 
 
 def self_supervised_contrast(vectors: Tensor, images: int, temperature: float) -> Tensor:
