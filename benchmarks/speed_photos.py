@@ -3,7 +3,8 @@
     python benchmarks/speed_photos.py [--photos DIR] [--only serve folder memory] [--out results/speed-photos]
 
 serve   images per second of `fscil serve`, POST /predict by 8 and 64 clients, against the same network in onnxruntime
-        alone, with two threads and the batches that were served; and the peak memory of the service
+        alone, with two threads and the batches that were served; where the CPU time of a photo goes; and the peak
+        memory of the service
 folder  encoding photos from their files, decoding included, against Pillow and torch eager in one process
 memory  peak memory of `fscil fit` on 15 classes x 40 photos, and on a folder with panoramas, a tall screenshot and
         strips, against a process that loads the network and encodes one batch
@@ -14,6 +15,7 @@ JPEG files of smooth noise, 640 x 480, take the place of photos. Leave the machi
 
 import argparse
 import http.client
+import os
 import signal
 import subprocess
 import sys
@@ -54,6 +56,45 @@ def status(process: int, name: str) -> int:
     raise RuntimeError(f"/proc/{process}/status has no {name}.")
 
 
+def cpu_milliseconds(process: int) -> float:
+    """CPU time of a process so far, in all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(process: int) -> list[int]:
+    """Of all threads: decoders are started by others than the first."""
+    threads = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(each) for thread in threads for each in thread.read_text().split()]
+
+
+class CpuTime:
+    """CPU time of the service, its decoders and the clients (this process), per photo."""
+
+    def __init__(self, server: int) -> None:
+        self.parts = {"service": [server], "decoders": children(server), "clients": [os.getpid()]}
+        self.spent = dict.fromkeys(self.parts, 0.0)
+        self.photos = 0.0
+
+    def during(self, work: Callable[[], float], seconds: float) -> float:
+        """Images per second of `work`, which takes so many seconds."""
+        before = {name: sum(map(cpu_milliseconds, each)) for name, each in self.parts.items()}
+        speed = work()
+        for name, each in self.parts.items():
+            self.spent[name] += sum(map(cpu_milliseconds, each)) - before[name]
+        self.photos += speed * seconds
+        return speed
+
+    def line(self, count: int, alone: float) -> str:
+        """alone: images per second of the network on both cores."""
+        each = {name: spent / self.photos for name, spent in self.spent.items()}
+        network, listed = 2000 / alone, ", ".join(f"{name} {value:.1f}" for name, value in each.items())
+        return (
+            f"CPU time of a photo, {count} clients, in milliseconds: {listed}; in all {sum(each.values()):.1f} of two "
+            f"cores. The network alone takes {network:.1f} of the service's."
+        )
+
+
 def batches(address: str) -> tuple[float, float]:
     """Photos that passed the network, and in how many batches, since the service started."""
     connection = http.client.HTTPConnection(address, timeout=60)
@@ -81,8 +122,8 @@ def requests(address: str, photos: list[bytes], count: int, seconds: float) -> f
     return sum(len(client.seconds) for client in clients) / took
 
 
-def serve(photos: list[bytes], counts: list[int], seconds: float, rounds: int) -> list[Row]:
-    rows = []
+def serve(photos: list[bytes], counts: list[int], seconds: float, rounds: int) -> tuple[list[Row], list[str]]:
+    rows, lines = [], []
     with tempfile.TemporaryDirectory() as place:
         server = service.Service(service.copied_model(None, Path(place)))
         for number in range(10):
@@ -90,11 +131,13 @@ def serve(photos: list[bytes], counts: list[int], seconds: float, rounds: int) -
         idle = status(server.process.pid, "VmHWM")
         for count in counts:
             requests(server.address, photos, count, min(2, seconds))  # warm up
-            before = batches(server.address)
+            before, spent = batches(server.address), CpuTime(server.process.pid)
             speeds: dict[str, list[float]] = {"ours": [], "onnxruntime alone": []}
             with_worker: Callable[[], float] | None = None
             for _ in range(rounds):
-                speeds["ours"].append(requests(server.address, photos, count, seconds))
+                speeds["ours"].append(
+                    spent.during(lambda count=count: requests(server.address, photos, count, seconds), seconds)
+                )
                 if with_worker is None:
                     after = batches(server.address)
                     size = max(1, round((after[0] - before[0]) / (after[1] - before[1])))
@@ -103,12 +146,13 @@ def serve(photos: list[bytes], counts: list[int], seconds: float, rounds: int) -
             ours, theirs = (median(each) for each in speeds.values())
             cells = f"{ours:.1f} images/s", f"{theirs:.1f} images/s (onnxruntime alone, two threads, batches of {size})"
             rows.append(Row(f"`fscil serve`, {count} clients", *cells, ours / theirs, 0.85, "share", speeds))
+            lines.append(spent.line(count, theirs))
         peak = status(server.process.pid, "VmHWM")
         server.end(signal.SIGTERM)
     cells = f"{peak / MB:.0f} MB", f"{idle / MB:.0f} MB (after ten enrollments by one client)"
     memory = {"ours": [float(peak)], "one client": [float(idle)]}
     what = f"peak memory of `fscil serve`, {max(counts)} clients, decoders not counted"
-    return [*rows, Row(what, *cells, peak / idle, 2.0, "times at most", memory)]
+    return [*rows, Row(what, *cells, peak / idle, 2.0, "times at most", memory)], lines
 
 
 def alone(size: int, seconds: float) -> Callable[[], float]:
@@ -149,12 +193,12 @@ def folder(files: list[str], rounds: int) -> list[Row]:
 
 
 def peak(program: str, *arguments: str) -> float:
-    """Bytes that a program takes at most."""
-    text = f"import resource, sys\n{program}\nprint('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    """Bytes that a program takes at most; not by getrusage, which counts what this process had when it was forked."""
+    text = f"import sys\n{program}\nprint(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    return float(done.stdout.split("peak ")[-1])
+    return 1024.0 * int(done.stdout.split("VmHWM:")[-1].split()[0])
 
 
 def memory(place: Path, classes: int, each: int) -> list[Row]:
@@ -190,6 +234,7 @@ def main() -> None:
     given = parser.parse_args()
     rounds, seconds, count = (1, 0.5, 4) if given.quick else (3, 15.0, 200)
     rows: list[Row] = []
+    notes: list[str] = ["A trial with tiny sizes: the figures mean nothing."] if given.quick else []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         if given.photos:
@@ -197,12 +242,14 @@ def main() -> None:
         else:
             files = jpeg_files(place / "some", count, 640, 480)
         if "serve" in given.only:
-            rows += serve([Path(file).read_bytes() for file in files], given.clients, seconds, rounds)
+            found, lines = serve([Path(file).read_bytes() for file in files], given.clients, seconds, rounds)
+            rows += found
+            notes += lines
         if "folder" in given.only:
             rows += folder(files, rounds)
         if "memory" in given.only:
             rows += memory(place, *((2, 3) if given.quick else (15, 40)))
-    print(write(given.out, rows, "A trial with tiny sizes: the figures mean nothing." if given.quick else ""), end="")
+    print(write(given.out, rows, " ".join(notes)), end="")
 
 
 if __name__ == "__main__":
