@@ -119,7 +119,7 @@ def check_fit(gallery: Gallery, decision: Decision, constants: Mapping[str, Any]
     found = held_out_ratios(features, labels, constants, FOLDS, quiet)
     if found is None or decision.probability is None:
         return None
-    strangers = left_out_ratios(features, labels, constants, GROUPS, quiet)
+    unseen = left_out_ratios(features, labels, constants, GROUPS, quiet)
     nearest = found.ratios.topk(1, dim=1)
     likely, unknown = decision.probability.of_nearest(found.ratios, nearest.values, decision.unknown_prior)
     accepted = (unknown <= decision.thresholds.unknown).tolist()
@@ -132,12 +132,12 @@ def check_fit(gallery: Gallery, decision: Decision, constants: Mapping[str, Any]
         compare_labels(true, named, names),
         len(sure) / len(true),
         sum(sure) / len(sure) if sure else None,
-        tuple(_cost(decision, len(names), threshold, found.ratios.amax(1), strangers) for threshold in SETTINGS),
+        tuple(_cost(decision, len(names), threshold, found.ratios.amax(1), unseen) for threshold in SETTINGS),
     )
 
 
-def _cost(decision: Decision, classes: int, threshold: float, known: Tensor, strangers: Tensor | None) -> UnknownCost:
+def _cost(decision: Decision, classes: int, threshold: float, known: Tensor, unseen: Tensor | None) -> UnknownCost:
     limits = Thresholds(decision.thresholds.known, threshold)
     smallest = replace(decision, thresholds=limits, calibration=None).smallest_accepted(classes)
-    accepted = None if strangers is None else float((strangers >= smallest).float().mean())
+    accepted = None if unseen is None else float((unseen >= smallest).float().mean())
     return UnknownCost(threshold, float((known < smallest).float().mean()), accepted)

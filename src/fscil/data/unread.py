@@ -9,7 +9,7 @@ from pathlib import PurePath
 from fscil.errors import FscilWarning
 from fscil.runtime.text import count, first_few
 
-# Not decoded: each decoder is code that strangers' files reach (SECURITY.md).
+# Not decoded: each decoder is code that files of others reach (SECURITY.md).
 KINDS = {
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **dict.fromkeys((".avif", ".avifs"), "AVIF"),
