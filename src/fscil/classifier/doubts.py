@@ -3,10 +3,10 @@ nearly the same as one of them.
 
 The limits were chosen on CUB-200's base classes, in galleries of 6 to 80 of them: of new species about one in ten is
 taken for one that is enrolled; of further photos of an enrolled one, given as new, most are where they are several, and
-fewer than half where it is one; of a class's own photos up to 2% are called unlike. Two photos are nearly the same if few of 256
-comparisons of neighbouring areas of their thumbnails differ: of 600 photos of 15 species no two differ in less than
-19%; the same photo, saved again as JPEG of quality 40, made smaller or brighter, differs in 3 to 4% (median) from
-itself, with a twentieth cut off on each side in 25%.
+fewer than half where it is one; of a class's own photos up to 2% are called unlike. Two photos are nearly the same if
+few of 256 comparisons of neighbouring areas of their thumbnails differ: of 600 photos of 15 species no two differ in
+less than 19%; the same photo, saved again as JPEG of quality 40, made smaller or brighter, differs in 3 to 4% (median)
+from itself, with a twentieth cut off on each side in 25%.
 """
 
 import warnings
