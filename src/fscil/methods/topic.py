@@ -29,10 +29,10 @@ MARGIN = 0.5  # of the cosine distance between a new image and nodes of other cl
 
 def anchor_loss(features: Tensor, before: Tensor, spread: Tensor) -> Tensor:
     """All (N, d): features of the nodes' images now and before the session, which are normalised here, and the nodes'
-    variances. Mean over nodes and dimensions; zero when a session begins.
+    variances. The squared Mahalanobis distance, mean over nodes; zero when a session begins.
     """
     moved = F.normalize(features) - F.normalize(before)
-    return (moved.square() / spread.clamp(SMALLEST_VARIANCE, LARGEST_VARIANCE)).mean()
+    return (moved.square() / spread.clamp(SMALLEST_VARIANCE, LARGEST_VARIANCE)).sum(1).mean()
 
 
 def min_max_loss(
@@ -64,7 +64,7 @@ class Topic(ImprintingMethod):
 
     title = "TOPIC"
     table_order = 50
-    session_lr = 0.03
+    session_lr = 0.003
     session_steps = 30
     gas: NeuralGas  # of N nodes
     spread: Tensor  # (N, d)
@@ -105,10 +105,8 @@ class Topic(ImprintingMethod):
             pixels, sizes = self.nodes.batch(some)
             images = preprocess(torch.from_numpy(pixels).to(device), torch.from_numpy(sizes))
             features, anchored = self.network.backbone(views), self.network.backbone(images)
-            scores = self.network.classify(features)
-            known = scores[:, :first].detach()  # the scores of old classes are constants
             return (
-                F.cross_entropy(torch.cat([known, scores[:, first:]], 1), labels)
+                F.cross_entropy(self.network.classify(features), labels)
                 + ANCHOR_WEIGHT * anchor_loss(anchored, before[some], spread[some])
                 + MIN_MAX_WEIGHT * min_max_loss(features, labels, centroids, node_labels, linked)
             )
