@@ -77,8 +77,14 @@ def test_settings_beyond_any_sense(run, arguments):
         ["predict", "model", LONG],
         ["report", LONG],
         ["evaluate", LONG],
+        ["enroll", LONG, "name", "photo"],
+        ["copy", LONG, "model"],
+        ["copy", MODEL, LONG],
+        ["serve", MODEL, "--key", LONG],
+        ["train", "glyphs", "--sessions", LONG],
+        ["train", "folder", "--data", LONG],
     ],
-    ids=lambda arguments: " ".join(arguments)[:40],
+    ids=lambda arguments: " ".join(map(str, arguments))[:40],
 )
 def test_numbers_and_names_beyond_any_sense(run, arguments):
     code, error = run(*arguments)
@@ -148,6 +154,29 @@ def test_names_in_other_places(run, arguments):
     code, error = run(*arguments)
     assert code == USAGE
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "PATH", "-o", "m"],
+        ["fit", "photos", "-o", "PATH"],
+        ["train", "folder", "--data", "PATH"],
+        ["train", "glyphs", "--plugin", "PATH"],
+        ["check", MODEL, "PATH"],
+        ["predict", MODEL, "PATH/a.jpg", "--sort-into", "PATH"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments))[:8],
+)
+@pytest.mark.parametrize("path", ["loop", "~no-such-user/photos"])
+def test_paths_that_lead_nowhere(run, arguments, path):
+    """Links in a circle, and the home of a user who is not there."""
+    Path("loop").symlink_to("loop")
+    code, error = run(*(path if each == "PATH" else each for each in arguments))
+    assert "Traceback" not in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert code in (USAGE, OTHER)  # where ~ is not looked at, the folder is missing
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the superuser gives up privileges as in Linux")
