@@ -146,9 +146,10 @@ def test_no_arguments_are_a_request_for_help(capsys, monkeypatch):
         ["predict", LONG, "x"],
         ["data", "folder", "--root", LONG],
         ["forget", MODEL, LONG],
+        ["enroll", MODEL, "a name without photos"],
         ["enroll", MODEL, "two\nlines", Path(__file__)],
     ],
-    ids=["fit", "predict", "data", "forget", "enroll"],
+    ids=["fit", "predict", "data", "forget", "enroll nothing", "enroll"],
 )
 def test_names_in_other_places(run, arguments):
     code, error = run(*arguments)
