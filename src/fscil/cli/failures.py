@@ -59,10 +59,10 @@ def one_line_errors() -> Iterator[None]:
 
 def _is_usage_error(error: FscilError) -> bool:
     """Whether the command cannot be as it was typed: a setting, a name that no class can have, an impossible path, a
-    full device, a list that is no CSV.
+    list that is no CSV. Not so a disk that is full by the time a file is written: the same command works later.
     """
     cause = error.__cause__
-    wrong_place = isinstance(cause, OSError) and cause.errno in PATH_ERRORS | FULL
+    wrong_place = isinstance(cause, OSError) and cause.errno in PATH_ERRORS
     return wrong_place or isinstance(cause, csv.Error) or isinstance(error, ConfigError | ClassNameError)
 
 
