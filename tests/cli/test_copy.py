@@ -45,6 +45,38 @@ def test_a_gallery_goes_into_a_database_and_back(database, tmp_path, capsys):
     assert Classifier.load(model).classes() == here.classes()
 
 
+def test_negative_examples_go_with_their_class(database, tmp_path, capsys):
+    made = tiny_classifier()
+    for label in range(3):
+        made.enroll(f"class {label}", [picture(label, seed) for seed in range(3)])
+    model, back, photo, other = (tmp_path / name for name in ("model.fscil", "back.fscil", "a.png", "b.png"))
+    Image.fromarray(picture(5, 0)).save(photo)
+    Image.fromarray(picture(6, 0)).save(other)
+    made.reject("class 0", [photo, other])
+    made.reject("class 1", photo)
+    made.save(model)
+
+    def negatives(place):
+        gallery = Classifier.load(place).gallery
+        return {name: [(each.digest, each.source) for each in gallery.negatives(name)] for name in gallery.names}
+
+    assert call("copy", model, database) == 0
+    assert call("copy", database, back) == 0
+    assert capsys.readouterr().err == ""
+    assert [len(each) for each in negatives(model).values()] == [2, 1, 0]
+    assert negatives(database) == negatives(model) == negatives(back)
+    assert call("reject", database, "class 2", other) == 0
+    assert call("reject", database, "class 0", photo, "--undo") == 0
+    assert call("enroll", database, "class 1", photo) == 0
+    assert call("classes", database, "class 2") == 0
+    printed = capsys.readouterr().out
+    assert "class 2: 1 new negative example, 1 in all" in printed
+    assert "3 photos, 1 negative example" in printed
+    assert [len(each) for each in negatives(database).values()] == [1, 0, 1]
+    assert call("copy", database, back, "--force") == 0
+    assert negatives(back) == negatives(database)
+
+
 def test_mistakes(database, postgres, tmp_path, capsys):
     assert call("classes", database) == 1
     assert "holds no model. Put one there with: fscil copy" in capsys.readouterr().err

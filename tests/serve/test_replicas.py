@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from databases import unreachable
+from fscil.classifier import StoredClassifier
 from serving import Server, estimated_classifier, form, photo
 
 PATIENCE = 60  # seconds, on a machine that is busy with other things; usually milliseconds
@@ -27,6 +28,10 @@ def two_servers(database):
 
 def known(server):
     return {each["name"]: each["photos"] for each in server.client.get("/classes").json()["classes"]}
+
+
+def rejected(server):
+    return server.client.get("/negatives").json()["negatives"]
 
 
 def answers(server, query):
@@ -54,6 +59,15 @@ def test_two_servers_share_a_gallery(two_servers, database, postgres):
     assert two.client.delete("/classes/class 0").status_code == 200
     until(lambda: known(one) == known(two))
     assert "class 0" not in known(one)
+
+    with StoredClassifier.open(database) as other:
+        assert other.reject("class 1", photo(1, 9)) == 1
+    until(lambda: all(len(rejected(server)) == 1 for server in two_servers))
+    (example,) = rejected(two)
+    assert one.client.get(example["thumbnail"]).headers["Content-Type"] == "image/jpeg"
+    assert [each["label"] == "class 1" for each in answers(one, form(photo(1, 9)))] == [False]
+    assert one.client.delete(f"/negatives/{example['id']}", params={"name": "class 1"}).status_code == 200
+    until(lambda: not rejected(two))
 
     with unreachable(postgres, database):
         answer = one.client.post("/classes/other", files=form(photo(8, 0)))

@@ -243,7 +243,7 @@ class StoredClassifier(StoredDecision):
         UnknownClassError, DataError
             As `Classifier.reject`.
         StoreError
-            As for `forget`, and where the model is in a database, which keeps no negative examples.
+            As for `forget`.
 
         Examples
         --------
@@ -289,7 +289,7 @@ class StoredClassifier(StoredDecision):
             return len(new)
 
     def remove_negative(self, name: str, digest: str) -> None:
-        """As `Classifier.remove_negative`, also from the files.
+        """As `Classifier.remove_negative`, also from the files, or the rows of the database.
 
         Parameters
         ----------

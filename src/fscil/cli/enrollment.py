@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fscil.cli.options import Device, Model, photo_files, say
-from fscil.errors import DataError, FscilWarning
+from fscil.errors import ConfigError, DataError, FscilWarning
 from fscil.runtime.text import count
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _photos_by_class(what: Sequence[str]) -> dict[str, list[Path]]:
     if len(what) == 1:
         folder = Path(what[0]).expanduser()
         if not folder.is_dir():
-            raise DataError(f"{folder}: give a name and photos, or a folder of class folders.")
+            raise ConfigError(f"{folder}: give a name and photos, or a folder of class folders.")
         found: dict[str, list[Path]] = {}
         for path, name in photos.labelled(folder, "train"):
             if name is None:

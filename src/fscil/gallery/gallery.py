@@ -18,6 +18,7 @@ from fscil.gallery.records import (
     Enrollment,
     Forgetting,
     NegativeRemoval,
+    NegativeReplacement,
     Rejection,
     Removal,
     Renaming,
@@ -303,6 +304,12 @@ class Gallery:
         self._find(name)
         self._negatives.remove(name, digest)
 
+    def replace_negatives(self, name: str, kept: Collection[str], new: Sequence[Photo] = ()) -> None:
+        """Leave a class those of its negative examples that have one of the digests `kept`, and add others."""
+        gone = [photo.digest for photo in self.negatives(name) if photo.digest not in kept]
+        self._negatives.discard(class_name(name), gone)
+        self.reject(name, new)
+
     # Answering
 
     @property
@@ -347,7 +354,7 @@ class Gallery:
         """The same classes under another rule."""
         found = Gallery(self.dim, rule)
         found._add_all([(name, known.origin, known.photos) for name, known in self._classes.items()])
-        found._add_negatives(self._negatives.items())
+        found._add_negatives(self._negatives.items(self._classes))
         return found
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -361,7 +368,7 @@ class Gallery:
     def snapshot(self) -> dict[str, Tensor]:
         """As tensors, which `from_snapshot` reads."""
         classes = [(name, known.origin, known.photos) for name, known in self._classes.items()]
-        return pack(classes, self.features()[0], self._negatives.items())
+        return pack(classes, self.features()[0], self._negatives.items(self._classes))
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Tensor], rule: DecisionRule = COSINE) -> "Gallery":
@@ -387,8 +394,9 @@ class Gallery:
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Repeat the change of a record: "enroll" and "reject", of which a second time changes nothing, "forget",
-        "rename" to another name, "remove" of one photo, "replace" of those that are not kept by others, or
-        "remove_negative".
+        "rename" to another name, "remove" of one photo, "replace" of those that are not kept by others,
+        "remove_negative", or "replace_negatives". What is to be rejected for a class that is gone, or that has learned
+        it, is left out.
 
         Raises
         ------
@@ -407,11 +415,21 @@ class Gallery:
             case Replacement(name, kept, photos):
                 self.replace_photos(name, kept, photos)
             case Rejection(name, photos):
-                self.reject(name, photos)
+                self._reject_again(name, photos)
             case NegativeRemoval(name, digest):
                 self.remove_negative(name, digest)
+            case NegativeReplacement(name, kept, photos):
+                self.replace_negatives(name, kept, photos)
 
     # Inside
+
+    def _reject_again(self, name: str, photos: Sequence[Photo]) -> None:
+        """As `reject`, of what was written when another process had just forgotten the class, or enrolled one of the
+        photos in it: as if it had been said before that.
+        """
+        if name in self:
+            known = self._find(class_name(name)).photos
+            self.reject(name, [photo for photo in photos if photo.digest not in known])
 
     def _photos(self) -> list[Photo]:
         return [photo for known in self._classes.values() for photo in known.photos.values()]

@@ -4,7 +4,7 @@ Whatever a negative example of a class shows is another class, of which it is th
 other class better than the class itself is not called the class.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,9 +42,9 @@ class Negatives:
         """In the order they were added in; none for a class without."""
         return tuple(self._photos.get(name, {}).values())
 
-    def items(self) -> list[tuple[str, Mapping[str, Photo]]]:
-        """Class by class, those without left out."""
-        return list(self._photos.items())
+    def items(self, names: Iterable[str]) -> list[tuple[str, Mapping[str, Photo]]]:
+        """Class by class in the order of these names, those without left out."""
+        return [(name, self._photos[name]) for name in names if name in self._photos]
 
     def add(self, name: str, photos: Sequence[Photo]) -> None:
         if photos:
@@ -54,7 +54,7 @@ class Negatives:
     def remove(self, name: str, digest: str) -> None:
         """An UnknownClassError if there is no such one."""
         if digest not in self._photos.get(name, {}):
-            raise UnknownClassError(f'"{name}" has no negative example with the digest {digest[:16]!a}.')
+            raise no_negative(name, digest)
         self.discard(name, [digest])
 
     def discard(self, name: str, digests: Sequence[str]) -> None:
@@ -99,3 +99,7 @@ class Negatives:
             own = self._rule.own_scores(features, rows, ones)
             self._compiled = _Compiled(rows, own, [name for name, _ in every])
         return self._compiled
+
+
+def no_negative(name: str, digest: str) -> UnknownClassError:
+    return UnknownClassError(f'"{name}" has no negative example with the digest {digest[:16]!a}.')

@@ -55,7 +55,16 @@ class NegativeRemoval:
     digest: str
 
 
-Change: TypeAlias = Enrollment | Forgetting | Renaming | Removal | Replacement | Rejection | NegativeRemoval
+@dataclass(frozen=True, eq=False)
+class NegativeReplacement:
+    name: str
+    kept: set[str]  # digests
+    photos: list[Photo]
+
+
+Change: TypeAlias = (
+    Enrollment | Forgetting | Renaming | Removal | Replacement | Rejection | NegativeRemoval | NegativeReplacement
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,9 @@ def read_record(record: Mapping[str, Any], dim: int) -> Change:
             return Rejection(said.name, [_photo(each, dim) for each in said.photos])
         case "remove_negative":
             return converted(content, NegativeRemoval, SOURCE)
+        case "replace_negatives":
+            new = converted(content, _StoredReplacement, SOURCE)
+            return NegativeReplacement(new.name, set(new.kept), [_photo(each, dim) for each in new.photos])
         case other:
             what = printable(other)[:40]
             raise StoreError(f'A record to "{what}" is of a newer fscil. Upgrade fscil to read this model.')

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from fscil.classifier import StoredClassifier
 from fscil.classifier.storage import postgres as postgres_storage
 from fscil.classifier.storage import storage_at
 from fscil.classifier.storage.contents import gallery_of
-from fscil.errors import ConfigError, StoreError, UnavailableError
+from fscil.errors import ConfigError, StoreError, UnavailableError, UnknownClassError
 from fscil.gallery import Gallery, Photo
 from helpers import picture
 from serving import tiny_classifier
@@ -65,14 +66,35 @@ def test_writers_at_once_lose_nothing(database):
     storage.close()
 
 
+def test_a_writer_waits_for_whoever_replaces_the_model(database, postgres):
+    storage, network = create(database, ["ant"])
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(database) as replacing:
+        replacing.execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM fscil_model")
+        replacing.execute("DELETE FROM fscil_model")
+        replacing.execute("INSERT INTO fscil_model SELECT * FROM kept")
+        writer = threading.Thread(target=storage.write, args=[Gallery.record("bee", [photo(3)]), network])
+        writer.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+        while execute(postgres, waiting, urlsplit(database).path.removeprefix("/")) == [(0,)]:
+            pass
+        replacing.commit()
+        writer.join()
+    assert gallery_of(storage.read()).names == ("ant", "bee")
+    storage.close()
+
+
 def test_forgetting_leaves_no_row(database):
     storage, network = create(database, ["private", "other"])
     storage.write(Gallery.record("private", [photo(7)]), network)
+    storage.write(Gallery.record("private", [photo(8)], "reject"), network)
     storage.write({"do": "rename", "name": "private", "to": "very private"}, network)
     storage.write({"do": "forget", "name": "very private"}, network)
-    for table in ("model", "tensors", "class", "photo", "change"):
+    for table in ("model", "tensors", "class", "photo", "negative", "change"):
         rows = execute(database, f"SELECT t::text FROM fscil_{table} t")
-        assert not [row for (row,) in rows if "private" in row or "secret-7" in row or "digest-7" in row]
+        words = ("private", "secret-7", "digest-7", "secret-8", "digest-8")
+        assert not [row for (row,) in rows if any(word in row for word in words)]
+    assert execute(database, "SELECT count(*) FROM fscil_negative") == [(0,)]
     assert execute(database, "SELECT count(*) FROM fscil_photo") == [(2,)]
     storage.close()
 
@@ -171,6 +193,56 @@ def test_databases_that_cannot_hold_a_gallery(postgres, database):
     with pytest.raises(StoreError, match="checksum is wrong"):
         storage.read()
     storage.close()
+
+
+def test_a_database_of_before_negative_examples(database):
+    """It is read and written as it is, and gets their table with the first."""
+    storage, network = create(database, ["ant"])
+    execute(database, "DROP TABLE fscil_negative")
+    execute(database, "UPDATE fscil_model SET layout = 1")
+    other = storage_at(database)
+    version = other.read().version
+    storage.write(Gallery.record("bee", [photo(3)]), network)
+    with pytest.raises(UnknownClassError, match="no negative example"):
+        storage.write({"do": "remove_negative", "name": "bee", "digest": "digest-3"}, network)
+    changes = other.changes_since(version)
+    assert [record["do"] for record in changes.records] == ["enroll"]
+    assert execute(database, "SELECT layout FROM fscil_model") == [(1,)]
+
+    storage.write(Gallery.record("bee", [photo(5)], "reject"), network)
+    gallery = gallery_of(other.read())
+    assert [each.source for each in gallery.negatives("bee")] == ["secret-5.jpg"]
+    assert other.changes_since(changes.version) is None  # of the version read before
+    assert execute(database, "SELECT layout FROM fscil_model") == [(2,)]
+    storage.close()
+    other.close()
+
+
+def test_negative_examples_reach_other_servers_by_notification(database, monkeypatch):
+    monkeypatch.setattr(postgres_storage, "POLL_SECONDS", 1e9)
+    made = tiny_classifier()
+    made.enroll("ant", [picture(0, 0)])
+    made.enroll("bee", [picture(1, 0)])
+    made.save(database)
+    heard = threading.Event()
+    with StoredClassifier.open(database) as mine, StoredClassifier.open(database) as yours:
+
+        def refresh():
+            if yours.refresh():
+                heard.set()
+
+        with yours.storage.following(refresh):
+            assert mine.reject("ant", picture(0, 1)) == 1
+            assert heard.wait(60)
+            assert [each.digest for each in yours.classifier.gallery.negatives("ant")] == [
+                each.digest for each in mine.classifier.gallery.negatives("ant")
+            ]
+            assert yours.classifier.predict(picture(0, 1))[0].label != "ant"
+            heard.clear()
+            mine.remove_negative("ant", mine.classifier.gallery.negatives("ant")[0].digest)
+            assert heard.wait(60)
+            assert yours.classifier.gallery.negatives("ant") == ()
+            assert yours.classifier.predict(picture(0, 1))[0].label == "ant"
 
 
 def test_a_server_says_when_it_is_out_of_date(database, postgres, monkeypatch):

@@ -42,6 +42,7 @@ def gallery_of(classes, origin="enrolled"):
 def assert_same(left, right):
     """To the bit."""
     one, two = left.snapshot(), right.snapshot()
+    assert one.keys() == two.keys()
     for key in one:
         assert torch.equal(one[key], two[key]), key
     assert torch.equal(left.prototypes, right.prototypes)
@@ -103,6 +104,8 @@ def test_what_was_created_is_read(opened):
     gallery = Gallery(DIM)
     gallery.enroll("dög 鹿", [photo(0, "café\x00.jpg", b"\xff\xd8\x00"), photo(1)], "base")
     gallery.enroll("Robert'); DROP TABLE fscil_class;--", [photo(0)])
+    gallery.reject("Robert'); DROP TABLE fscil_class;--", [photo(3, "\x00é.jpg", b"\xff"), photo(2)])
+    gallery.reject("dög 鹿", [photo(3)])
     rule = {"psi": torch.tensor([0.1, 3.0], dtype=torch.float64), "rescale": torch.tensor(True)}
     version = storage.create(weights(), ABOUT, gallery.snapshot(), decision=rule)
     assert storage.exists()
@@ -135,8 +138,14 @@ def test_every_kind_of_change_reaches_the_others(storage, opened):
     for record in (
         Gallery.record("cat", [photo(3), photo(4)]),
         Gallery.record("ant", [photo(0), photo(5)]),  # one that it has, and a new one
+        Gallery.record("bee", [photo(8), photo(9)], "reject"),
+        Gallery.record("ant", [photo(9), photo(3)], "reject"),
         {"do": "rename", "name": "bee", "to": "honey bee"},
+        {"do": "remove_negative", "name": "honey bee", "digest": "08"},
+        Gallery.record("honey bee", [photo(8)], "reject"),  # after the other now
+        Gallery.record("ant", [photo(9)]),  # after all
         {"do": "remove", "name": "ant", "digest": "00"},
+        {"do": "remove", "name": "ant", "digest": "09"},
         {"do": "remove", "name": "honey bee", "digest": "02"},  # its last
         Gallery.record("bee", [photo(6)]),
         {"do": "forget", "name": "cat"},
@@ -162,8 +171,12 @@ def test_several_changes_are_read_at_once(storage, opened):
     mine.write(Gallery.record("ant", [photo(5)]))
     mine.write(Gallery.record("guest", [photo(6)]))
     mine.write({"do": "forget", "name": "guest"})
+    mine.write(Gallery.record("bee", [photo(7), photo(8)], "reject"))
+    mine.write(Gallery.record("bee", [photo(8)]))
+    mine.write({"do": "remove", "name": "bee", "digest": "08"})
     yours.follow()
     assert yours.gallery.names == ("bee", "cat", "ant")
+    assert [each.digest for each in yours.gallery.negatives("bee")] == ["07"]
     assert_same(yours.gallery, restore_gallery(opened().read()))
     version = yours.version
     yours.follow()
@@ -178,6 +191,8 @@ def test_several_changes_are_read_at_once(storage, opened):
         ({"do": "rename", "name": "ant", "to": "bee"}, ClassNameError),
         ({"do": "remove", "name": "eel", "digest": "00"}, UnknownClassError),
         ({"do": "remove", "name": "ant", "digest": "02"}, UnknownClassError),
+        ({"do": "remove_negative", "name": "eel", "digest": "00"}, UnknownClassError),
+        ({"do": "remove_negative", "name": "ant", "digest": "00"}, UnknownClassError),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(storage, record, error):
@@ -187,6 +202,17 @@ def test_what_cannot_be_done_changes_nothing(storage, record, error):
         client.write(record)
     assert storage.version() == before
     assert_same(restore_gallery(storage.read()), client.gallery)
+
+
+def test_a_rejection_of_what_others_have_just_forgotten_or_learned(storage, opened):
+    """As if it had been said before: nobody can check it at the moment it is written."""
+    client = Client(storage)
+    client.write(Gallery.record("eel", [photo(3)], "reject"))
+    client.write(Gallery.record("ant", [photo(3), photo(1)], "reject"))
+    client.follow()
+    for gallery in (client.gallery, restore_gallery(opened().read())):
+        assert gallery.names == ("ant", "bee")
+        assert [each.digest for each in gallery.negatives("ant")] == ["03"]
 
 
 def test_features_of_another_network_are_refused(storage, opened):
@@ -250,19 +276,21 @@ RECORDS = st.lists(
         st.tuples(st.just("forget"), NAMES),
         st.tuples(st.just("rename"), NAMES, NAMES),
         st.tuples(st.just("remove"), NAMES, st.integers(0, 5)),
+        st.tuples(st.just("reject"), NAMES, st.lists(st.integers(0, 5), min_size=1, max_size=3)),
+        st.tuples(st.just("remove_negative"), NAMES, st.integers(0, 5)),
         st.tuples(st.just("follow")),
     ),
-    max_size=12,
+    max_size=16,
 )
 
 
 def record_of(do, name, more=None):
     match do:
-        case "enroll":
-            return Gallery.record(name, [photo(number) for number in more])
+        case "enroll" | "reject":
+            return Gallery.record(name, [photo(number) for number in more], do)
         case "rename":
             return {"do": do, "name": name, "to": more}
-        case "remove":
+        case "remove" | "remove_negative":
             return {"do": do, "name": name, "digest": f"{more:02d}"}
     return {"do": do, "name": name}
 

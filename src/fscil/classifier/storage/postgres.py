@@ -5,8 +5,7 @@ import json
 import threading
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,10 @@ from fscil.classifier.model_folder import Contents, network_of, other_network
 from fscil.classifier.storage import tables
 from fscil.classifier.storage.database import Database, no_model
 from fscil.classifier.storage.interface import Changes, Described, Network, Record, Version
-from fscil.errors import ConfigError, FscilError, FscilWarning, StoreError, UnavailableError, UnknownClassError
-from fscil.gallery import Gallery, Photo
-from fscil.gallery.gallery import name_taken, no_photo
+from fscil.classifier.storage.row_changes import apply
+from fscil.errors import ConfigError, FscilError, StoreError, UnavailableError
+from fscil.gallery import Gallery
 from fscil.runtime.files import pack_tensors, unpack_tensors
-from fscil.runtime.text import count
 
 if TYPE_CHECKING:
     from fscil.classifier.storage.database import Connection
@@ -38,6 +36,7 @@ WAKE_SECONDS = 0.2  # in which a thread that waits notices that it should stop
 class _Model:
     """The row of fscil_model."""
 
+    layout: int
     id: str
     version: int
     about: dict[str, Any]
@@ -48,6 +47,10 @@ class _Model:
     @property
     def at(self) -> tuple[str, int]:
         return self.id, self.version
+
+    @property
+    def keeps_negatives(self) -> bool:
+        return self.layout > tables.WITHOUT_NEGATIVES
 
     @property
     def network(self) -> Network:
@@ -83,13 +86,12 @@ class PostgresStorage:
         decision: Mapping[str, Tensor] | None = None,
     ) -> Version:
         gallery = Gallery.from_snapshot(snapshot)
-        if gallery.negative_count:
-            text = f"{self.place}: {count(gallery.negative_count, 'negative example')} (“not this”) left out"
-            warnings.warn(f"{text}: a database keeps none.", FscilWarning, stacklevel=4)
         description = json.dumps(about, allow_nan=False)
         identifier = uuid.uuid4().hex
 
         def write(connection: "Connection") -> Version:
+            if _exists(connection):
+                self._locked(connection)  # before the tables are: other writers, which may add one, take this order
             _make_tables(connection, self.place)
             if _exists(connection):
                 if expected and self._locked(connection).at != expected:
@@ -102,8 +104,7 @@ class PostgresStorage:
                 "VALUES (%s, %s, 1, %s, %s, %s, %s)",
                 (tables.LAYOUT, identifier, description, gallery.dim, network, rule),
             )
-            known = ((name, gallery.info(name).origin, gallery.photos(name)) for name in gallery.names)
-            tables.add_all(connection, known)
+            tables.add_all(connection, gallery)
             _notify(connection)
             return identifier, 1
 
@@ -130,7 +131,7 @@ class PostgresStorage:
             told = sum(change.times for change in changed)
             if model.id != identifier or told != model.version - since or any(c.number is None for c in changed):
                 return None
-            found = self._records(connection, changed, since, model.dim)
+            found = self._records(connection, changed, since, model)
             return found and (model, *found)
 
         found = self._database.run(read, read_only=True)
@@ -148,9 +149,12 @@ class PostgresStorage:
     def write(self, record: Record, network: Network) -> None:
         def work(connection: "Connection") -> None:
             model = self._locked(connection, network)
-            version = model.version + 1
-            number = _apply(connection, record, version)
-            kind = record["do"]
+            version, kind = model.version + 1, record["do"]
+            if kind == "reject" and not model.keeps_negatives:
+                _add_negatives(connection)
+            number = apply(connection, record, version, model.keeps_negatives)
+            if number is None:
+                return
             if kind == "remove" and not tables.classes(connection, [number]):
                 kind = "forget"
             _commit(connection, version, number, kind)
@@ -223,14 +227,15 @@ class PostgresStorage:
             notified = wait(WAKE_SECONDS)
 
     def _model(self, connection: "Connection", lock: str = "") -> _Model:
-        row = connection.execute(
-            f"SELECT layout, id, version, about, dim, network, decision FROM fscil_model {lock}"
-        ).fetchone()
+        query = f"SELECT layout, id, version, about, dim, network, decision FROM fscil_model {lock}"
+        row = connection.execute(query).fetchone()
+        if row is None:  # or the whole model was replaced while this waited for the lock of the old row
+            row = connection.execute(query).fetchone()
         if row is None:
             raise no_model(self.place)
         if row[0] > tables.LAYOUT:
             raise StoreError(f"{self.place}: written by a newer fscil (layout {row[0]}). Upgrade fscil to read it.")
-        return _Model(*row[1:])
+        return _Model(*row)
 
     def _locked(self, connection: "Connection", network: Network | None = None) -> _Model:
         """Other writers wait until the transaction ends."""
@@ -246,20 +251,20 @@ class PostgresStorage:
             unpack_tensors(tables.tensors(connection, sha256), sha256, self.place) if sha256 else {}
             for sha256 in (model.weights, model.decision)
         )
-        snapshot = tables.snapshot(connection, known, model.dim)
+        snapshot = tables.snapshot(connection, known, model.dim, model.keeps_negatives)
         return model, known, Contents(weights, model.about, snapshot, [], model.at, decision, model.network)
 
     def _records(
-        self, connection: "Connection", changed: list[tables.ClassChange], since: int, dim: int
+        self, connection: "Connection", changed: list[tables.ClassChange], since: int, model: _Model
     ) -> tuple[list[Record], dict[int, str | None]] | None:
         """What makes the gallery of a version the present one, and the names of the changed classes, None for one that
         is gone. None where a name has gone from one class to another.
         """
         numbers = [change.number for change in changed if change.number is not None]
         there = {row.number: row for row in tables.classes(connection, numbers)}
-        photos = tables.photos_since(connection, numbers, since, dim)
+        photos = tables.photos_since(connection, "fscil_photo", numbers, since, model.dim)
         removed = [change.number for change in changed if change.removed and change.number in there]
-        kept = tables.digests_until(connection, removed, since)
+        kept = tables.digests_until(connection, "fscil_photo", removed, since)
         gone = [number for number in numbers if number not in there]
         records: list[Record] = [{"do": "forget", "name": self._names[n]} for n in gone if n in self._names]
         renamed = {self._names[n]: row.name for n, row in there.items() if self._names.get(n, row.name) != row.name}
@@ -272,8 +277,21 @@ class PostgresStorage:
                 records.append({**new, "do": "replace", "kept": kept[number]})
             else:
                 records.append({**new, "origin": row.origin})
+        if model.keeps_negatives:
+            rejected = [there[c.number] for c in changed if c.negatives and c.number in there]
+            records += _negatives(connection, rejected, since, model.dim)
         names: dict[int, str | None] = dict.fromkeys(gone)
         return records, names | {row.number: row.name for row in there.values()}
+
+
+def _negatives(connection: "Connection", classes: Sequence[tables.ClassRow], since: int, dim: int) -> Iterator[Record]:
+    """What makes the negative examples of these classes those of now."""
+    numbers = [row.number for row in classes]
+    kept = tables.digests_until(connection, "fscil_negative", numbers, since)
+    photos = tables.photos_since(connection, "fscil_negative", numbers, since, dim)
+    for row in classes:
+        new = Gallery.record(row.name, photos.get(row.number, ()))
+        yield {**new, "do": "replace_negatives", "kept": kept[row.number]}
 
 
 def _exists(connection: "Connection") -> bool:
@@ -299,46 +317,12 @@ def _put(connection: "Connection", state: Mapping[str, Tensor]) -> str:
     return tables.add_tensors(connection, hashlib.sha256(content).hexdigest(), content)
 
 
-def _apply(connection: "Connection", record: Record, version: int) -> int:
-    """One change of the rows; the number of the class."""
-    name = record["name"]
-    match record["do"]:
-        case "enroll":
-            number = tables.add_class(connection, name, record.get("origin", "enrolled"))
-            tables.add_photos(connection, number, [Photo.from_json(each) for each in record["photos"]], version)
-            return number
-        case "forget":
-            row = connection.execute("DELETE FROM fscil_class WHERE name = %s RETURNING id", (name,)).fetchone()
-        case "rename":
-            if record["to"] != name and tables.number_of(connection, record["to"]):
-                raise name_taken(record["to"])
-            row = connection.execute(
-                "UPDATE fscil_class SET name = %s WHERE name = %s RETURNING id", (record["to"], name)
-            ).fetchone()
-        case "remove":
-            row = _remove_photo(connection, name, record["digest"])
-        case "reject" | "remove_negative":
-            raise ConfigError("A gallery in a database keeps no negative examples. Use a model folder for them.")
-        case other:
-            raise ValueError(f"no such change: {other}")
-    if row is None:
-        raise UnknownClassError(f'There is no class "{name}" among those enrolled.')
-    return int(row[0])
-
-
-def _remove_photo(connection: "Connection", name: str, digest: str) -> tuple[Any, ...] | None:
-    """With the last one the class goes too."""
-    number = tables.number_of(connection, name)
-    if number is None:
-        return None
-    removed = connection.execute("DELETE FROM fscil_photo WHERE class = %s AND digest = %s", (number, digest))
-    if not removed.rowcount:
-        raise no_photo(name, digest)
-    connection.execute(
-        "DELETE FROM fscil_class c WHERE id = %s AND NOT EXISTS (SELECT 1 FROM fscil_photo WHERE class = c.id)",
-        (number,),
-    )
-    return (number,)
+def _add_negatives(connection: "Connection") -> None:
+    """The table that an older database lacks. Servers of older versions would answer without it, and cannot from now
+    on.
+    """
+    connection.execute(tables.CREATE_NEGATIVES)
+    connection.execute("UPDATE fscil_model SET layout = %s", (tables.LAYOUT,))
 
 
 def _commit(connection: "Connection", version: int, number: int | None, kind: str) -> None:
