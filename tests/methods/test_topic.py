@@ -157,7 +157,7 @@ def test_the_anchor_holds_features_in_place(monkeypatch):
 
 
 def test_features_of_base_images_stay_over_eight_sessions(monkeypatch):
-    """A session is learned from its own images alone: how far features move in each adds up, unless the anchor holds."""
+    """A session sees its own images alone: how far features move in each adds up, unless the anchor holds."""
     moved = []
     for weight in (0.0, topic.ANCHOR_WEIGHT):
         monkeypatch.setattr(topic, "ANCHOR_WEIGHT", weight)
