@@ -90,7 +90,7 @@ def calibrate(
 
 
 @commands.command()
-def upgrade(model: Model, device: Device = "auto") -> None:
+def upgrade(model: Model, device: Device = "auto", quiet: Quiet = False) -> None:
     """Estimate how photos of one class differ, from those of the model, and decide by that from now on.
 
     For models of earlier versions, which decide by cosine, and for any model after many classes were enrolled. Needs
@@ -102,7 +102,7 @@ def upgrade(model: Model, device: Device = "auto") -> None:
 
     with StoredClassifier.open(model, device) as stored:
         before = stored.classifier.calibration
-        for line in stored.upgrade().summary:
+        for line in stored.upgrade(quiet).summary:
             say(line)
     if before:
         say(f"the threshold for {before.score} is removed: set one anew with fscil calibrate, if you need one")

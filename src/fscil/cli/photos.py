@@ -216,6 +216,7 @@ def export(
     compare: Annotated[
         Path | None, typer.Option("--compare", metavar="DIR", help="Photos to compare on; by default drawn characters.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write the network as ONNX, and the classes to FILE.gallery.npz, for programs without torch.
 
@@ -227,7 +228,7 @@ def export(
     from fscil.classifier import Classifier
     from fscil.export import export_onnx
 
-    parity = export_onnx(Classifier.load(model, "cpu"), onnx, photo_files([compare]) if compare else None)
+    parity = export_onnx(Classifier.load(model, "cpu"), onnx, photo_files([compare]) if compare else None, quiet)
     say(
         f"Written: {onnx} and {onnx}.gallery.npz. On {count(parity.images, 'image')} the features differ by at most "
         f"{parity.max_cosine_difference:.1e} in cosine, and the nearest class is the same."
