@@ -155,9 +155,25 @@ def print_check(found: "Check") -> None:
     if found.accuracy is not None:
         shares = f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, maybe {found.maybe:.1%}"
         say(f"{shares}, of {count(found.photos, 'photo')}")
+    if found.unknown:
+        _say_without_unknown(found)
     if found.rejected is not None:
         photos = sum(each.photos for each in found.not_enrolled)
         say(f"unknown {found.rejected:.1%} of {count(photos, 'photo')} of classes that are not enrolled")
+
+
+def _say_without_unknown(found: "Check") -> None:
+    """A known photo that is called unknown counts as wrong here, and does not in the accuracy that fscil fit prints."""
+    names = {each.name for each in found.classes}
+    asked = [each for each in found.answers if each.true in names]
+    nearest = sum(each.answer.ranking[0][0] == each.true for each in asked if each.answer.ranking)
+    named = [each.correct for each in asked if each.answer.label is not None]
+    if named:
+        say(f"right {sum(named) / len(named):.1%} of those that got a name")
+    if asked:
+        say(
+            f"right {nearest / len(asked):.1%} of all, if none were called unknown (the accuracy that fscil fit prints)"
+        )
 
 
 def _shares(each: "ClassCheck") -> tuple[float, float, float]:
