@@ -32,6 +32,7 @@ from fscil.gallery import Gallery, TwoCovarianceRule
 from fscil.preprocess import Preprocess
 from fscil.runtime.extras import install_command
 from fscil.runtime.files import replacing, write_bytes
+from fscil.runtime.progress import ProgressBar
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -62,7 +63,10 @@ class Parity:
 
 
 def export_onnx(
-    classifier: Classifier, path: str | os.PathLike[str], images: Source | Sequence[Source] | None = None
+    classifier: Classifier,
+    path: str | os.PathLike[str],
+    images: Source | Sequence[Source] | None = None,
+    quiet: bool = True,
 ) -> Parity:
     """Write the network to `path` and the gallery to `path`.gallery.npz, if both predict as the classifier does.
 
@@ -74,6 +78,8 @@ def export_onnx(
         The ONNX file to write.
     images : photo or sequence of photos, optional
         To compare on; by default glyphs of the embedded data set.
+    quiet : bool
+        Show no progress.
 
     Returns
     -------
@@ -101,8 +107,11 @@ def export_onnx(
     chosen = _glyphs() if images is None else as_list(images)
     if not chosen:
         raise ExportError("There is no image to compare the exported network on. Give at least one.")
-    content = _to_onnx(encoder, preparation)
-    parity = _compare(classifier, content, preparation, chosen)
+    with ProgressBar("export", 1 + len(chosen), quiet=quiet) as bar:
+        bar.advance(0, "the network as ONNX")
+        content = _to_onnx(encoder, preparation)
+        bar.advance(1, "images compared")
+        parity = _compare(classifier, content, preparation, chosen, bar)
     if not (parity.max_cosine_difference <= MAX_COSINE_DIFFERENCE and parity.same_top1):  # also if it is NaN
         raise ExportError(
             f"{target}: not written, because on {parity.images} images the exported network predicts otherwise: "
@@ -262,7 +271,7 @@ def _glyphs() -> list[Source]:
 
 
 def _compare(
-    classifier: Classifier, content: bytes, preparation: Mapping[str, Any], images: Sequence[Source]
+    classifier: Classifier, content: bytes, preparation: Mapping[str, Any], images: Sequence[Source], bar: ProgressBar
 ) -> Parity:
     import onnxruntime
 
@@ -273,6 +282,7 @@ def _compare(
         ours.append(classifier.features(part).numpy().astype(np.float64))
         ready = np.stack([prepare(Image.fromarray(pixels(image, Resize())), preparation) for image in part])
         theirs.append(session.run(["features"], {"images": ready})[0].astype(np.float64))
+        bar.advance(len(part))
     mine, other = np.concatenate(ours), np.concatenate(theirs)
     same, gallery = True, classifier.gallery
     if len(gallery):

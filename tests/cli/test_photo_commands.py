@@ -414,6 +414,32 @@ def test_calibrate_in_class_folders_and_alone(model, photos, capsys):
     assert "only 7 classes" in capsys.readouterr().err
 
 
+def test_thresholds_are_said_in_the_probabilities_that_predictions_show(model, photos, capsys):
+    assert call("calibrate", model, photos / "test", "--quiet") == 0
+    limit = Classifier.load(model).thresholds.unknown
+    assert f"unknown: above a probability of {limit:.3g}; known: from 0.5" in capsys.readouterr().out
+    assert call("calibrate", model, "--off") == 0
+    assert "unknown: above a probability of 0.5;" in capsys.readouterr().out
+
+
+def test_no_photo_is_read_where_none_can_be_unknown(model, tmp_path, fails):
+    (tmp_path / "known" / KNOWN[0]).mkdir(parents=True)
+    (tmp_path / "known" / KNOWN[0] / "1.png").write_text("a picture that nobody reads")
+    assert "of enrolled classes, so none is unknown" in fails("calibrate", model, tmp_path / "known")
+
+
+def test_check_tells_accuracy_without_unknown_as_fit_does(model, photos, capsys):
+    assert call("calibrate", model, "--unknown-at", 0.05) == 0
+    found = Classifier.load(model).check(photos / "test")
+    own = [each for each in found.answers if each.true in KNOWN]
+    nearest = sum(each.answer.ranking[0][0] == each.true for each in own) / len(own)
+    assert found.unknown > 0
+    assert nearest > found.accuracy
+    capsys.readouterr()
+    assert call("check", model, photos / "test", "--quiet") == 0
+    assert f"right {nearest:.1%} of all, if none were called unknown" in capsys.readouterr().out
+
+
 def test_check(model, photos, capsys):
     found = Classifier.load(model).check(photos / "test")
     assert call("check", model, photos / "test", "--quiet") == 0

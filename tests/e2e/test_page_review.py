@@ -158,7 +158,7 @@ def test_not_this(browser, keeping):
     wrong, following = (each["label"] for each in kept["ranking"][:2])
     with visit(browser, keeping.base_url) as page:
         item(page, kept).get_by_role("button", name="Not this").click()
-        expect(notice(page)).to_have_text(f"Remembered: {kept['file']} does not show “{wrong}”.")
+        expect(notice(page)).to_contain_text(f"Remembered: {kept['file']} does not show “{wrong}”. To take it back")
         if page.locator("#more-kept").is_visible():
             page.click("#more-kept")  # it may be more certain now
         expect(item(page, kept).locator(".choices .label").first).to_have_text(f"Yes, {following}")

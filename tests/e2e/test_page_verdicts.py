@@ -6,7 +6,7 @@ import pytest
 
 from browsing import choose, expect, files, headline, needs_browser, visit
 from fscil.classifier import StoredClassifier
-from serving import estimated_classifier, photo, served
+from serving import READ, estimated_classifier, form, photo, served, write_keys
 
 pytestmark = needs_browser
 
@@ -54,6 +54,64 @@ def test_a_verdict_per_photo_that_can_be_confirmed_or_corrected(browser, estimat
         expect(page.locator("#notice")).to_contain_text(f"Learned “{second}” from 1 photo")
         assert photos_of(service)[second] == 7
         assert photos_of(service)[answers[named].label] == 6  # moved
+
+
+DESK = {"viewport": {"width": 1280, "height": 900}}
+PHONE = {"viewport": {"width": 320, "height": 700}, "is_mobile": True, "has_touch": True}
+
+
+@pytest.mark.parametrize("screen", [DESK, PHONE], ids=["desk", "phone"])
+def test_not_this_is_remembered_and_the_next_answer_is_another_one(browser, estimated, screen):
+    folder, classifier = estimated
+    pictures = [(label, seed) for label in range(13) for seed in (51, 52, 53)]
+    answers = classifier.predict([photo(*each) for each in pictures], top=5)
+    asked, first = next((each, answer) for each, answer in zip(pictures, answers, strict=True) if answer.label)
+    unknown = next(each for each, answer in zip(pictures, answers, strict=True) if not answer.label)
+    with served(folder) as service, visit(browser, service.base_url, errors=[422], **screen) as page:
+        choose(page, unknown)
+        expect(headline(page)).to_have_text("Unknown")
+        expect(page.locator(".refuse")).to_have_count(0)  # nothing was said that could be wrong
+
+        choose(page, asked)
+        expect(headline(page)).to_have_text(wording(first))
+        for selector in (".confirm", ".refuse"):
+            box = page.locator(selector).bounding_box()
+            assert box["width"] >= 44
+            assert box["height"] >= 44
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= screen["viewport"]["width"]
+        refuse = page.locator(".refuse")
+        expect(refuse).to_have_accessible_name(f"Not this: it does not show {first.label}")
+        refuse.tap() if screen is PHONE else refuse.press("Enter")
+        expect(page.locator("#notice")).to_contain_text(f"does not show “{first.label}”")
+        expect(headline(page)).not_to_have_text(wording(first))
+        if screen is DESK:
+            expect(headline(page)).to_be_focused()  # a keyboard goes on where it was
+        (example,) = service.get("/negatives").json()["negatives"]
+        assert (example["name"], example["file"]) == (first.label, f"{asked[0]}-{asked[1]}.png")
+        assert photos_of(service)[first.label] == 6
+
+        page.fill("#name", first.label)  # taken back
+        page.click("#learn-button")
+        expect(page.locator("#notice")).to_contain_text(f"Learned “{first.label}” from 1 photo")
+        assert service.get("/negatives").json()["negatives"] == []
+        expect(headline(page)).to_contain_text(first.label)
+        page.click(".refuse")
+        expect(page.locator("#error")).to_contain_text("was learned from this photo. Teach it another name")
+    with StoredClassifier.open(folder) as stored:
+        assert stored.classifier.gallery.negatives(first.label) == ()
+
+
+def test_no_not_this_with_a_read_key(browser, estimated, tmp_path):
+    folder, _ = estimated
+    with served(folder, write_keys(tmp_path)) as service, visit(browser, service.base_url, errors=[401]) as page:
+        page.fill("#key", READ)
+        page.click("#key-form button[type=submit]")
+        choose(page, *((label, 50) for label in range(6)))
+        expect(page.locator(".bars li")).to_have_count(6)
+        expect(page.locator(".refuse, .confirm")).to_have_count(0)
+        service.headers["X-API-Key"] = READ
+        assert service.post("/negatives?name=class 1", files=form(photo(1, 50))).status_code == 403
 
 
 def test_more_photos_than_one_request_may_have(browser, model):

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fscil.methods import METHODS
 from fscil.models import Backbone, CosineHead
 from fscil.training.base_training import (
     base_step,
+    estimate_base_training,
     load_base_network,
     new_base_network,
     plain_recipe,
@@ -322,3 +324,15 @@ def test_validation_selects_by_held_out_base_images():
         states.append(backbone.state_dict())
     assert len(set(accuracies)) > 1, "otherwise there is nothing to choose"
     assert same(chosen.state_dict(), states[int(np.argmax(accuracies))])
+
+
+def test_an_estimate_counts_the_validation_after_every_epoch(monkeypatch):
+    """By a clock that ticks when it is read: one second for every part that is timed."""
+    seconds = count()
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
+    base = part([20, 20, 20], 0)
+    settings = ("train.epochs=3", "train.batch=10")
+    whole = estimate_base_training(small_config(*settings), base, CONTEXT)
+    split = ("train.selection=validation", "train.validation_share=0.5")
+    validated = estimate_base_training(small_config(*settings, *split), base, CONTEXT)
+    assert validated == pytest.approx(whole / 2 + 3)  # half of the steps, and all images through the network each time

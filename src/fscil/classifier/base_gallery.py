@@ -23,7 +23,7 @@ def encode_images(encoder: PhotoEncoder, images: Images, original: Dataset, quie
     """
     found: list[Photo | None] = []
     bad: list[tuple[str, DataError]] = []
-    sources = _sources(images, original)
+    sources = sources_of(images, original)
     for position, photo in enumerate(with_progress(encoder.photos(sources), len(sources), quiet)):
         name = photos.name_of(images.name(position))
         if isinstance(photo, DataError):
@@ -68,7 +68,7 @@ def gallery_of_nearest(
     return gallery
 
 
-def _sources(images: Images, original: Dataset) -> list[Source]:
+def sources_of(images: Images, original: Dataset) -> list[Source]:
     """The files the images came from, because a digest is of the picture at full size; where there are none, arrays."""
     pixels = original.train.pixels
     if isinstance(pixels, FilePixels):

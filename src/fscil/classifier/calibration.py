@@ -1,7 +1,7 @@
 """A threshold for "unknown": from photos of classes that are not enrolled, or by leaving out each class in turn."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,9 +35,15 @@ def check_request(gallery: Gallery, false_accept: float, score: str | None) -> N
         raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
 
 
-def labelled_photos(encoder: PhotoEncoder, folder: Path, quiet: bool) -> list[tuple[Photo, str | None]]:
-    """A folder's photos and the class folder each is in, if any; warns of unreadable photos."""
+def labelled_photos(
+    encoder: PhotoEncoder, folder: Path, enrolled: Container[str], quiet: bool
+) -> list[tuple[Photo, str | None]]:
+    """A folder's photos and the class folder each is in, if any; warns of unreadable photos.
+
+    enrolled: class names; that some photos are of none of them is known before any is read.
+    """
     found = photos.labelled(folder, "test")
+    _require_unknown([label for _, label in found], enrolled)
     made = with_progress(encoder.photos([path for path, _ in found]), len(found), quiet)
     good: list[tuple[Photo, str | None]] = []
     bad: list[DataError] = []
@@ -106,18 +112,22 @@ def _held_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, 
     return torch.empty(0) if found is None else gallery.rule.unknown_scores[score](Evidence(found.ratios))
 
 
+def _require_unknown(labels: Sequence[str | None], enrolled: Container[str]) -> None:
+    if labels and all(name is not None and name in enrolled for name in labels):
+        raise DataError(
+            f"all {len(labels)} photos are of enrolled classes, so none is unknown. Add photos of other things, in "
+            f"folders of other names or in none."
+        )
+
+
 def _labelled_scores(
     gallery: Gallery, labelled: Sequence[tuple[Photo, str | None]], score: str
 ) -> tuple[Tensor, Tensor]:
     """Scores of the photos of enrolled classes and of the others."""
     features = torch.stack([photo.feature for photo, _ in labelled])
     scores = gallery.rule.unknown_scores[score](Evidence(gallery.scores(features)))
+    _require_unknown([name for _, name in labelled], gallery)
     enrolled = torch.tensor([name is not None and name in gallery for _, name in labelled])
-    if enrolled.all():
-        raise DataError(
-            f"all {len(labelled)} photos are of enrolled classes, so none is unknown. Add photos of other things, in "
-            f"folders of other names or in none."
-        )
     own = {photo.digest for name in gallery.names for photo in gallery.photos(name)}
     learned = [photo.source for photo, known in zip((each for each, _ in labelled), enrolled, strict=True)
                if not known and photo.digest in own]  # fmt: skip

@@ -305,6 +305,6 @@ class ChangeablePredictor(SavedPredictor):
         with self.lock:
             gallery, estimated = self.gallery, Estimated.of(self.made)
         check_request(gallery, false_accept, score)
-        labelled = labelled_photos(self.encoder, Path(folder).expanduser(), quiet) if folder else None
+        labelled = labelled_photos(self.encoder, Path(folder).expanduser(), gallery, quiet) if folder else None
         with self.lock:
             return calibrate_gallery(gallery, labelled, false_accept, score, estimated, quiet)

@@ -67,12 +67,12 @@ def why_not(labels: Tensor) -> str | None:
     return f"{'no class has' if not several else 'only one class has'} two photos or more, and two classes must"
 
 
-def estimate(features: Tensor, labels: Tensor) -> Estimate:
+def estimate(features: Tensor, labels: Tensor, quiet: bool = True) -> Estimate:
     """(N, d) raw features and (N,) labels, any numbers. A DataError where there are too few."""
     reason = why_not(labels)
     if reason:
         raise DataError(f"There are too few photos for the two-covariance model: {reason}. Enroll more.")
-    choice = _choice(features, labels)
+    choice = _choice(features, labels, quiet)
     names = torch.unique(labels)
     each = max(2, MAX_PHOTOS // len(names))
     rows = some_of_each(labels, names.tolist(), each) if len(labels) > MAX_PHOTOS else torch.arange(len(labels))
@@ -87,7 +87,7 @@ def estimate(features: Tensor, labels: Tensor) -> Estimate:
     return Estimate(TwoCovarianceRule(model), choice.calibration or usual_calibration(model), made)
 
 
-def _choice(features: Tensor, labels: Tensor) -> Choice:
+def _choice(features: Tensor, labels: Tensor, quiet: bool) -> Choice:
     """By cross-validation over the classes with enough photos to hold some out, if there are enough such classes."""
     names, counts = torch.unique(labels, return_counts=True)
     usable = names[counts >= TO_CHOOSE].tolist()
@@ -97,7 +97,7 @@ def _choice(features: Tensor, labels: Tensor) -> Choice:
         order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(0))
         usable = [usable[place] for place in order[:MAX_CLASSES_TO_CHOOSE].tolist()]
     rows = some_of_each(labels, usable, MAX_EACH_TO_CHOOSE)
-    found = choose(features[rows], labels[rows])
+    found = choose(features[rows], labels[rows], quiet=quiet)
     few_usable = len(usable) < ENOUGH_TO_SEARCH and len(usable) < len(names)
     return replace(found, constants=start(len(names))) if few_usable else found
 

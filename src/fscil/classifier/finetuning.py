@@ -19,15 +19,19 @@ from fscil.losses import LOSSES
 from fscil.models import Backbone
 from fscil.runtime.text import count, duration
 from fscil.training.base_network import BaseNetwork
-from fscil.training.base_training import load_base_network, new_base_network, recipe_step, train_base_network
+from fscil.training.base_training import (
+    estimate_base_training,
+    load_base_network,
+    new_base_network,
+    train_base_network,
+)
 from fscil.training.build import preprocess_of
 from fscil.training.context import Context
-from fscil.training.loop import Trainer
 from fscil.training.run_folder import Run
 
 HEAD_RATE, HEAD_EPOCHS = 10, 20  # of the classifier alone: times the learning rate of the recipe
 PLANNED_SHARE = 0.9  # of the time there is: the estimate may be too low
-FINISHING_SHARE = 0.05  # of the minutes, for the decision rule and the check
+FINISHING_SHARE = 0.05  # of the minutes, at least, for the decision rule and the check
 # In units of encoding all photos once: after training a validation (by torch, which takes longer) and the encoding by
 # the trained network; before it the features for the classifier alone.
 ENCODINGS_AFTER, ENCODINGS_BEFORE = 3, 2
@@ -42,13 +46,15 @@ class TimeLimit:
     minutes: float | None
     began: float = field(default_factory=time.monotonic)
     encoding: float = 0.0  # seconds that all photos take to pass the network
+    deciding: float = 0.0  # seconds for the decision rule and the check
 
     @property
     def end_of_training(self) -> float:
         """By time.monotonic(): what comes after it still fits in."""
         if self.minutes is None:
             return math.inf
-        return self.began + 60 * self.minutes * (1 - FINISHING_SHARE) - ENCODINGS_AFTER * self.encoding
+        finishing = max(60 * self.minutes * FINISHING_SHARE, self.deciding)
+        return self.began + 60 * self.minutes - finishing - ENCODINGS_AFTER * self.encoding
 
     @property
     def seconds_to_train(self) -> float:
@@ -93,7 +99,7 @@ def finetune(
         say(f"continuing the training in {run.folder}")
     else:
         plan = make_plan(config, base, limit.seconds_to_train, context)
-        _announce(say, plan, base, limit.minutes, context)
+        _announce(say, plan, base, limit, context)
         if work:
             run = Run.create(work, plan.config, {"asked": request, "limit": plan.limit, "estimate": plan.seconds})
     chosen = limit_per_class(base, plan.limit)
@@ -150,9 +156,7 @@ def train_head(
 
 def make_plan(config: Config, base: Images, available: float, context: Context) -> TrainingPlan:
     """The recipe, or as much of it as fits into these seconds: fewer epochs, and if not even one fits, fewer photos."""
-    classes = len(base.counts)
-    network = new_base_network(config, classes, context)
-    seconds = Trainer(config.train, context).estimate(network, base, recipe_step(config, network, classes))
+    seconds = estimate_base_training(config, base, context)
     if seconds <= available * PLANNED_SHARE:
         return TrainingPlan(config, None, seconds)
     epoch, budget = seconds / config.train.epochs, available * PLANNED_SHARE
@@ -195,13 +199,18 @@ def _existing_run(work: Path, request: Mapping[str, Any]) -> Run | None:
     return run
 
 
-def _announce(say: Say, plan: TrainingPlan, base: Images, minutes: float | None, context: Context) -> None:
+def _announce(say: Say, plan: TrainingPlan, base: Images, limit: TimeLimit, context: Context) -> None:
     epochs, photos = plan.config.train.epochs, len(limit_per_class(base, plan.limit))
-    limit = f" (at most {plan.limit} per class)" if plan.limit else ""
-    within = "" if minutes is None else f", to stay within {minutes:g} min"
+    at_most = f" (at most {plan.limit} per class)" if plan.limit else ""
+    within = "" if limit.minutes is None else f", to stay within {limit.minutes:g} min"
     say(
         f"training {plan.config.model.backbone} on {len(base.counts)} classes: "
-        f"{count(epochs, 'epoch')} of {photos} photos{limit}{within}"
+        f"{count(epochs, 'epoch')} of {photos} photos{at_most}{within}"
     )
-    where = f"{context.device.type}, {torch.get_num_threads()} threads"
-    say(f"time on this machine ({where}): about {duration(plan.seconds)}")
+    rest = (ENCODINGS_BEFORE + 1) * limit.encoding + limit.deciding  # of the command
+    say(f"time on this machine ({machine(context)}): about {duration(plan.seconds + rest)}")
+
+
+def machine(context: Context) -> str:
+    """What an estimate of time is for, in words."""
+    return f"{context.device.type}, {count(torch.get_num_threads(), 'thread')}"

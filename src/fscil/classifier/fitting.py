@@ -12,19 +12,20 @@ import torch
 from numpy.typing import NDArray
 
 from fscil import data
-from fscil.classifier.base_gallery import encode_images, gallery_of_all, gallery_of_nearest
+from fscil.classifier.base_gallery import encode_images, gallery_of_all, gallery_of_nearest, sources_of
 from fscil.classifier.decision import Decision
 from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.classifier.estimating import estimate, why_not
-from fscil.classifier.finetuning import Say, TimeLimit, finetune
+from fscil.classifier.finetuning import Say, TimeLimit, finetune, machine
 from fscil.classifier.fit_check import FitCheck, check_fit
+from fscil.classifier.fit_time import deciding_seconds, encoding_seconds
 from fscil.config import Config, flatten, load_recipe
 from fscil.data import folder as folders
 from fscil.data.images import Dataset
 from fscil.errors import ConfigError, DataError, FscilWarning, TrainingError
 from fscil.gallery import Gallery, Photo, new_class_name
 from fscil.runtime.files import load_tensors
-from fscil.runtime.text import count, first_few
+from fscil.runtime.text import count, duration, first_few
 from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of, require_whole_crop
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
@@ -159,16 +160,21 @@ def fit_folder(
     say(f"network: {config.model.backbone}, {config.views.size} pixels")
     record: dict[str, Any] = {}
     if training is None:
-        found = _encode(_untrained(config, context, say), original, original, context)
+        encoder = _untrained(config, context, say)
+        deciding = deciding_seconds(len(original.train), len(names), encoder.dim, check)
+        seconds = encoding_seconds(encoder, sources_of(original.train, original)) + deciding
+        say(f"time on this machine ({machine(context)}): about {duration(seconds)}")
+        found = _encode(encoder, original, original, context)
     else:
         resize = EncoderConfig.from_recipe(config).resize
         folder = PhotoFolder(root, original, data.prepare(original, resize, quiet=context.quiet), names)
-        found, record = _train(folder, config, training.from_scratch, limit, context, say, work)
+        found, record = _train(folder, config, training.from_scratch, limit, context, say, work, check)
     gallery = gallery_of_all(found.photos, found.labels.tolist(), names)
     photos = sum(photo is not None for photo in found.photos)
     made = {"by": "fit", "folder": str(root.resolve()), "photos": photos, **record}
     _warn_of_shared(gallery)
-    result = _decided(FitResult(found.encoder, gallery, Decision(unknown_prior=unknown_prior), made), say)
+    result = FitResult(found.encoder, gallery, Decision(unknown_prior=unknown_prior), made)
+    result = _decided(result, context.quiet, say)
     return _checked(result, context.quiet, say) if check else result
 
 
@@ -224,14 +230,14 @@ def _encode(encoder: PhotoEncoder, dataset: Dataset, original: Dataset, context:
     return Encoded(encoder, encode_images(encoder, dataset.train, original, context.quiet), dataset.train.labels)
 
 
-def _decided(result: FitResult, say: Say) -> FitResult:
+def _decided(result: FitResult, quiet: bool, say: Say) -> FitResult:
     """Under the two-covariance rule, if there are photos enough to estimate it."""
     features, labels = result.gallery.features()
     reason = why_not(labels)
     if reason:
         say(f"{reason}: photos are compared with classes by cosine, without probabilities. Later: fscil upgrade")
         return result
-    found = estimate(features, labels)
+    found = estimate(features, labels, quiet)
     for line in found.summary:
         say(line)
     decision = replace(result.decision, probability=found.probability)
@@ -247,6 +253,7 @@ def _train(
     context: Context,
     say: Say,
     work: Path | None,
+    check: bool,
 ) -> tuple[Encoded, dict[str, Any]]:
     """The photos through the trained network, or through the untrained one where that is as good; and a record."""
     _announce_small(folder, say)
@@ -269,7 +276,9 @@ def _train(
         return _encode(encoder, folder.dataset, folder.original, context), record
     began = time.monotonic()
     before = _encode(_untrained(config, context, say), folder.dataset, folder.original, context)
-    limit = replace(limit, encoding=time.monotonic() - began)
+    encoding = time.monotonic() - began
+    deciding = deciding_seconds(len(images), len(folder.names), before.encoder.dim, check)
+    limit = replace(limit, encoding=encoding, deciding=deciding)
     if limit.seconds_to_train <= 0:
         say(f"no training: {limit.minutes:g} min are too short for it, as all photos must pass the network again")
         return before, {}

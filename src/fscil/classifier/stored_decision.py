@@ -130,8 +130,13 @@ class StoredDecision(SynchronisedClassifier):
         """
         self._decide(lambda decision: decision.with_thresholds(known, unknown))
 
-    def upgrade(self) -> Estimate:
+    def upgrade(self, quiet: bool = True) -> Estimate:
         """As `Classifier.estimate`; the decision rule is stored when it returns.
+
+        Parameters
+        ----------
+        quiet : bool
+            Show no progress.
 
         Returns
         -------
@@ -155,7 +160,7 @@ class StoredDecision(SynchronisedClassifier):
 
         def change(contents: Contents) -> Described:
             about = contents.about
-            found.append(estimate(*restore_gallery(contents).features()))
+            found.append(estimate(*restore_gallery(contents).features(), quiet))
             rule, decision = found[-1].rule, Decision.from_about(about)
             decision = replace(decision, calibration=None, probability=found[-1].probability)
             made = {**about["made"], "decision": found[-1].made}

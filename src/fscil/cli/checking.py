@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from fscil.cli.options import Device, Model, Quiet, UnknownPrior, say
 from fscil.cli.output import check_figures, describe_thresholds, print_check, print_checked_photos
 from fscil.errors import ConfigError
 from fscil.runtime.text import count
+
+if TYPE_CHECKING:
+    from fscil.classifier import StoredClassifier
 
 commands = typer.Typer()
 
@@ -72,6 +75,7 @@ def calibrate(
         if off:
             stored.uncalibrate()
             say("no threshold")
+            _say_thresholds(stored)
         if unknown_prior is not None:
             stored.set_unknown_prior(unknown_prior)
             say(f"unknown photos: {unknown_prior:g} of all, before they are seen")
@@ -81,6 +85,7 @@ def calibrate(
         if off or ((unknown_prior, known_at, unknown_at) != (None, None, None) and not measured):
             return
         found = stored.calibrate(folder, 0.05 if false_accept is None else false_accept, score, quiet)
+        _say_thresholds(stored)
     say(
         f"{found.score} of at least {found.threshold:.4f}: accepts at most {found.false_accept:.1%} of "
         f"{count(found.unknowns, 'unknown photo')}"
@@ -89,8 +94,14 @@ def calibrate(
         say(f"rejects {found.false_reject:.1%} of {count(found.knowns, 'photo')} of enrolled classes")
 
 
+def _say_thresholds(stored: "StoredClassifier") -> None:
+    """In the unit of what predictions show, if they show probabilities."""
+    if stored.classifier.decision.probability:
+        say(describe_thresholds(stored.classifier.thresholds))
+
+
 @commands.command()
-def upgrade(model: Model, device: Device = "auto") -> None:
+def upgrade(model: Model, device: Device = "auto", quiet: Quiet = False) -> None:
     """Estimate how photos of one class differ, from those of the model, and decide by that from now on.
 
     For models of earlier versions, which decide by cosine, and for any model after many classes were enrolled. Needs
@@ -102,7 +113,7 @@ def upgrade(model: Model, device: Device = "auto") -> None:
 
     with StoredClassifier.open(model, device) as stored:
         before = stored.classifier.calibration
-        for line in stored.upgrade().summary:
+        for line in stored.upgrade(quiet).summary:
             say(line)
     if before:
         say(f"the threshold for {before.score} is removed: set one anew with fscil calibrate, if you need one")

@@ -1,18 +1,20 @@
 """The commands that change the classes of a model: enroll, forget, rename and reject."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fscil.cli.options import Device, Model, photo_files, say
+from fscil.cli.options import Device, Model, Quiet, photo_files, say
 from fscil.errors import ConfigError, DataError, FscilWarning
+from fscil.runtime.progress import titled
 from fscil.runtime.text import count
 
 if TYPE_CHECKING:
     from fscil.classifier import StoredClassifier
+    from fscil.gallery import Photo
 
 commands = typer.Typer()
 
@@ -31,6 +33,7 @@ def enroll(
         bool, typer.Option("--strict", help="Learn nothing of a class whose photos are doubtful, instead of warning.")
     ] = False,
     device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Learn a class from one photo or more, or all classes of a folder. No training: it takes seconds.
 
@@ -47,8 +50,9 @@ def enroll(
 
     photos_of = _photos_by_class(what)
     with StoredClassifier.open(model, device) as stored:
-        for name, paths in photos_of.items():
-            new = _enroll(stored, name, paths, strict)
+        for number, (name, paths) in enumerate(photos_of.items(), 1):
+            with titled(f"[{number}/{len(photos_of)}] {name}: " if len(photos_of) > 1 else f"{name}: "):
+                new = _enroll(stored, name, paths, strict, quiet)
             say(f"{name}: {count(new, 'new photo')}, {stored.classifier.gallery.info(name).photos} in all")
 
 
@@ -69,12 +73,13 @@ def _photos_by_class(what: Sequence[str]) -> dict[str, list[Path]]:
     return {what[0]: photo_files(what[1:])}
 
 
-def _enroll(stored: "StoredClassifier", name: str, paths: Sequence[Path], strict: bool) -> int:
+def _enroll(stored: "StoredClassifier", name: str, paths: Sequence[Path], strict: bool, quiet: bool) -> int:
     """Warns of photos that cannot be read, and leaves them out."""
+    from fscil.classifier.encoder import with_progress
     from fscil.gallery import new_class_name
 
     new_class_name(name)
-    found = list(stored.classifier.encoder.photos(paths))
+    found = list(with_progress(stored.classifier.encoder.photos(paths), len(paths), quiet))
     good = [photo for photo in found if not isinstance(photo, DataError)]
     for photo in found:
         if isinstance(photo, DataError):
@@ -174,6 +179,7 @@ def reject(
     images: Annotated[list[Path], typer.Argument(metavar="PHOTO…", help="Photos that do not show it, or folders.")],
     undo: Annotated[bool, typer.Option("--undo", help="Forget that these photos were rejected.")] = False,
     device: Device = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Remember that photos do not show a class ("not this"): negative examples.
 
@@ -184,10 +190,11 @@ def reject(
     Example: fscil reject birds.fscil robin redstart.jpg
     """
     from fscil.classifier import StoredClassifier
+    from fscil.classifier.encoder import with_progress
 
     paths = photo_files(images)
     with StoredClassifier.open(model, device) as stored:
-        photos = stored.classifier.photos(paths)
+        photos = _readable(with_progress(stored.classifier.encoder.photos(paths), len(paths), quiet))
         if undo:
             for photo in photos:
                 stored.remove_negative(name, photo.digest)
@@ -195,3 +202,13 @@ def reject(
             return
         new = stored.reject_photos(name, photos)
         say(f"{name}: {count(new, 'new negative example')}, {len(stored.classifier.gallery.negatives(name))} in all")
+
+
+def _readable(photos: "Iterable[Photo | DataError]") -> "list[Photo]":
+    """The first that cannot be read raises its error."""
+    found = []
+    for photo in photos:
+        if isinstance(photo, DataError):
+            raise photo
+        found.append(photo)
+    return found

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fscil.cli.options import MODEL_HELP, say
+from fscil.cli.options import MODEL_HELP, Quiet, say
 from fscil.runtime.text import count
 
 commands = typer.Typer()
@@ -15,6 +15,7 @@ def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help=MODEL_HELP)],
     target: Annotated[str, typer.Argument(metavar="TO", help="A new folder, or postgresql://… of a database.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the model that is there.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Copy a model with its network, its classes and its decision rule: a folder into a database, or the other way.
 
@@ -27,6 +28,6 @@ def copy(
     """
     from fscil.classifier.storage import copy_model
 
-    copied = copy_model(source, target, force)
+    copied = copy_model(source, target, force, quiet)
     classes, photos = count(copied.classes, "class", "classes"), count(copied.photos, "photo")
     say(f"Written: {copied.place} ({classes}, {photos})")

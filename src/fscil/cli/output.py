@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fscil.classifier import Check, Prediction, Thresholds
     from fscil.classifier.checking import ClassCheck
 
+CSV_COLUMNS = (
+    *("image", "label", "score", "runner_up", "margin", "error"),
+    *("probability", "unknown_probability", "state"),
+)
 Writer: TypeAlias = Callable[[Path, "Prediction | DataError"], None]  # prints one photo's
 
 
@@ -75,23 +79,25 @@ def json_lines(out: TextIO, top: int) -> Writer:
 def csv_lines(out: TextIO, top: int) -> Writer:
     """With a header. An empty label means unknown, where there is no error."""
     table = csv.writer(out, lineterminator="\n")
-    ranks = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "score")] if top > 1 else []
-    columns = ["label", "score", "runner_up", "margin", "error", "probability", "unknown_probability", "state"]
-    table.writerow(["image", *columns, *ranks])
+    table.writerow(csv_columns(top))
+    return lambda path, answer: table.writerow(csv_row(path, answer, top))
 
-    def write(path: Path, answer: "Prediction | DataError") -> None:
-        if isinstance(answer, DataError):
-            reason = csv_text(_reason(path, answer))
-            table.writerow([csv_text(path), "", "", "", "", reason, "", "", "", *([""] * len(ranks))])
-            return
+
+def csv_columns(top: int) -> list[str]:
+    return [*CSV_COLUMNS, *(f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "score") if top > 1)]
+
+
+def csv_row(path: Path, answer: "Prediction | DataError", top: int) -> list[str]:
+    """One cell per column, none with a line break."""
+    if isinstance(answer, DataError):
+        row = [csv_text(path), "", "", "", "", csv_text(_reason(path, answer))]
+    else:
         ranked = answer.ranking if top > 1 else ()
         ranking = [cell for name, score in ranked for cell in (csv_text(name), f"{score:.6f}")]
         names = [csv_text(text) for text in (path, answer.label or "", answer.runner_up or "")]
-        row = [*names[:2], f"{answer.score:.6f}", names[2], f"{answer.margin:.6f}", ""]
         sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
-        table.writerow([*row, *sure, answer.state, *ranking, *([""] * (len(ranks) - len(ranking)))])
-
-    return write
+        row = [*names[:2], f"{answer.score:.6f}", names[2], f"{answer.margin:.6f}", "", *sure, answer.state, *ranking]
+    return row + [""] * (len(csv_columns(top)) - len(row))
 
 
 def _reason(path: Path, error: DataError) -> str:
@@ -149,9 +155,25 @@ def print_check(found: "Check") -> None:
     if found.accuracy is not None:
         shares = f"accuracy {found.accuracy:.1%}, unknown {found.unknown:.1%}, maybe {found.maybe:.1%}"
         say(f"{shares}, of {count(found.photos, 'photo')}")
+    if found.unknown:
+        _say_without_unknown(found)
     if found.rejected is not None:
         photos = sum(each.photos for each in found.not_enrolled)
         say(f"unknown {found.rejected:.1%} of {count(photos, 'photo')} of classes that are not enrolled")
+
+
+def _say_without_unknown(found: "Check") -> None:
+    """A known photo that is called unknown counts as wrong here, and does not in the accuracy that fscil fit prints."""
+    names = {each.name for each in found.classes}
+    asked = [each for each in found.answers if each.true in names]
+    nearest = sum(each.answer.ranking[0][0] == each.true for each in asked if each.answer.ranking)
+    named = [each.correct for each in asked if each.answer.label is not None]
+    if named:
+        say(f"right {sum(named) / len(named):.1%} of those that got a name")
+    if asked:
+        say(
+            f"right {nearest / len(asked):.1%} of all, if none were called unknown (the accuracy that fscil fit prints)"
+        )
 
 
 def _shares(each: "ClassCheck") -> tuple[float, float, float]:

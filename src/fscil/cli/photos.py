@@ -1,8 +1,9 @@
 """The commands that use a model as it is: predict, classes, export and serve."""
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,15 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Also print this many of the nearest classes.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="A table with a header.")] = False,
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write the table to FILE, when it is complete; after an interruption the same command goes on.",
+        ),
+    ] = None,
     sort_into: Annotated[
         Path | None,
         typer.Option(
@@ -49,7 +59,7 @@ def predict(
 
     Example: fscil predict birds.fscil x.jpg holiday/ --top 3
 
-    Example: fscil predict birds.fscil holiday/ --csv > holiday.csv
+    Example: fscil predict birds.fscil holiday/ --csv -o holiday.csv
 
     Example: fscil predict birds.fscil camera/ --sort-into sorted --watch
     """
@@ -60,6 +70,13 @@ def predict(
         raise ConfigError("--json or --csv, not both.")
     if link and sort_into is None:
         raise ConfigError("--link goes with --sort-into DIR.")
+    if out_file:
+        if as_json or sort_into or watch:
+            raise ConfigError("--out FILE is a CSV table of all photos: leave out --json, --sort-into and --watch.")
+        _predict_to_file(model, images, out_file.expanduser(), top, unknown_prior, device, quiet)
+        return
+    if as_csv:
+        _require_no_table(images)
     sorter = Sorter(sort_into.expanduser(), link) if sort_into else None
     out = sys.stdout  # as it is now: while a progress bar is shown, sys.stdout is redirected to it
     write = (json_lines if as_json else csv_lines if as_csv else text_lines)(out, top)
@@ -91,8 +108,54 @@ def predict(
     paths = todo(every)
     if len(paths) < len(every):
         say_to_people(f"{count(len(every) - len(paths), 'photo')} sorted before: skipped")
-    if not predict_all(paths, quiet):
+    with resumable() if sorter else nullcontext():
+        good = predict_all(paths, quiet)
+    if not good:
         raise typer.Exit(1)
+
+
+def _predict_to_file(
+    model: str, images: Sequence[Path], path: Path, top: int, unknown_prior: float | None, device: str, quiet: bool
+) -> None:
+    """The table of all photos, of which those that were answered before an interruption are not predicted again."""
+    from fscil.classifier import Classifier
+    from fscil.classifier.encoder import BATCH
+    from fscil.classifier.fingerprint import fingerprint
+    from fscil.cli.prediction_table import PredictionTable
+
+    every = photo_files(images)
+    loaded = Classifier.load(model, device)
+    table = PredictionTable(path, top, {"model": fingerprint(loaded), "unknown_prior": unknown_prior})
+    paths = table.todo(every)
+    if len(paths) < len(every):
+        say_to_people(f"{count(len(every) - len(paths), 'photo')} answered before: not predicted again")
+    if table.outdated:
+        say_to_people(f"{path}: begun with another model or other options, so these answers are made anew")
+    answers = zip(paths, loaded.stream(paths, top, unknown_prior), strict=True)
+    with resumable(), ProgressBar("photos", len(paths), quiet=quiet) as bar:
+        while batch := list(islice(answers, BATCH)):
+            table.add(batch)
+            bar.advance(len(batch))
+    found = table.write(every)
+    say(f"Written: {path} ({', '.join(f'{number} {state}' for state, number in found.items() if number)})")
+    if found["cannot be read"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Says after Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_to_people("\nStopped; the same command continues where it stopped.")
+        raise
+
+
+def _require_no_table(images: Sequence[Path]) -> None:
+    for path in images:
+        if path.suffix.lower() == ".csv":
+            raise ConfigError(f"{path} is no photo. To write the table to a file: --csv -o {path}")
 
 
 def say_to_people(text: str) -> None:
@@ -153,6 +216,7 @@ def export(
     compare: Annotated[
         Path | None, typer.Option("--compare", metavar="DIR", help="Photos to compare on; by default drawn characters.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write the network as ONNX, and the classes to FILE.gallery.npz, for programs without torch.
 
@@ -164,7 +228,7 @@ def export(
     from fscil.classifier import Classifier
     from fscil.export import export_onnx
 
-    parity = export_onnx(Classifier.load(model, "cpu"), onnx, photo_files([compare]) if compare else None)
+    parity = export_onnx(Classifier.load(model, "cpu"), onnx, photo_files([compare]) if compare else None, quiet)
     say(
         f"Written: {onnx} and {onnx}.gallery.npz. On {count(parity.images, 'image')} the features differ by at most "
         f"{parity.max_cosine_difference:.1e} in cosine, and the nearest class is the same."

@@ -1,7 +1,5 @@
 """Batch work of fscil predict: photos sorted into class folders, a record to resume from, folders that fill."""
 
-import csv
-import io
 import os
 import shutil
 import time
@@ -9,9 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fscil.errors import StoreError
+from fscil.cli.record import Record
 from fscil.runtime.files import cannot_write
-from fscil.runtime.regular_files import read_regular
 from fscil.runtime.text import csv_text
 
 if TYPE_CHECKING:
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 RECORD = "predictions.csv"
 COLUMNS = ("image", "state", "label", "probability", "unknown_probability", "file")
 POLL_SECONDS = 1.0
-MAX_RECORD_BYTES = 2**30  # millions of photos
 
 
 class Sorter:
@@ -33,17 +29,19 @@ class Sorter:
         self.folder, self._link = folder, link
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.done = _recorded(folder / RECORD)
         except OSError as error:
             raise cannot_write(folder, error) from error
+        self._record = Record(folder / RECORD, COLUMNS, "fscil predict --sort-into", "Choose another folder.")
+        self.done = {row[0] for row in self._record.rows if len(row) == len(COLUMNS)}
 
     def add(self, path: Path, answer: "Prediction") -> Path:
         """Sort one photo. Returns where it is now."""
         target = put(path, self._folder_of(answer), self._link)
-        try:
-            self._write(path, answer, target)
-        except OSError as error:
-            raise cannot_write(self.folder / RECORD, error) from error
+        sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
+        texts = (os.fspath(path.resolve()), answer.state, answer.label or "")
+        place = target.relative_to(self.folder).as_posix()
+        self._record.add([[*(csv_text(text) for text in texts), *sure, csv_text(place)]])
+        self.done.add(csv_text(os.fspath(path.resolve())))
         return target
 
     def _folder_of(self, answer: "Prediction") -> Path:
@@ -51,18 +49,6 @@ class Sorter:
             return self.folder / "unknown"
         name = folder_name(answer.label)
         return self.folder / "maybe" / name if answer.state == "maybe" else self.folder / name
-
-    def _write(self, path: Path, answer: "Prediction", target: Path) -> None:
-        record = self.folder / RECORD
-        sure = ["" if value is None else f"{value:.6f}" for value in (answer.probability, answer.unknown_probability)]
-        with record.open("a", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            if not file.tell():
-                table.writerow(COLUMNS)
-            texts = (os.fspath(path.resolve()), answer.state, answer.label or "")
-            place = target.relative_to(self.folder).as_posix()
-            table.writerow([*(csv_text(text) for text in texts), *sure, csv_text(place)])
-        self.done.add(csv_text(os.fspath(path.resolve())))
 
     def todo(self, paths: Sequence[Path]) -> list[Path]:
         """Those that are not in the record, nor in the folder itself."""
@@ -122,28 +108,6 @@ def _state(path: Path) -> tuple[int, int] | None:
     except OSError:  # removed meanwhile
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _recorded(record: Path) -> set[str]:
-    """The photos of a record. What a killed writer left of a line, perhaps half a letter, is cut off first."""
-    if not record.exists():
-        return set()
-    content = read_regular(record, MAX_RECORD_BYTES)
-    whole = content[: content.rfind(b"\n") + 1]
-    try:
-        header, *rows = csv.reader(io.StringIO(whole.decode("utf-8"), newline="")) if whole else [list(COLUMNS)]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise _not_a_record(record, f" ({error})") from error
-    if header != list(COLUMNS) or not (whole or ",".join(COLUMNS).encode().startswith(content)):
-        raise _not_a_record(record)
-    if content != whole:
-        with record.open("r+b") as file:
-            file.truncate(len(whole))
-    return {row[0] for row in rows if len(row) == len(COLUMNS)}
-
-
-def _not_a_record(record: Path, why: str = "") -> StoreError:
-    return StoreError(f"{record}: is not a record of fscil predict --sort-into{why}. Choose another folder.")
 
 
 def _free_name(folder: Path, name: str) -> Path:

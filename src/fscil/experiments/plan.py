@@ -6,9 +6,10 @@ from pathlib import Path
 from fscil.experiments.cell_run import CellRunner
 from fscil.experiments.cells import Cell
 from fscil.experiments.provenance import RESULTS, read_results
-from fscil.experiments.run import estimate_training, installed_base_recipe, require_enough_images
+from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.protocol import Draw
 from fscil.runtime.text import count, duration
+from fscil.training.base_training import estimate_base_training
 from fscil.training.build import base_images, protocol_of
 from fscil.training.context import Context
 
@@ -50,7 +51,7 @@ def _network(runner: CellRunner, cell: Cell, needed: bool, context: Context) -> 
         return "not needed", 0.0
     dataset = runner.dataset(cell.config)
     protocol = protocol_of(cell.config, dataset)
-    seconds = estimate_training(recipe, base_images(dataset, protocol), protocol, context)
+    seconds = estimate_base_training(recipe, base_images(dataset, protocol), context)
     begun = (runner.networks.run_of(recipe).folder / "checkpoint.safetensors").exists()
     state = "begun; the whole of it takes" if begun else "to be trained in"
     epochs = f"{recipe.train.epochs} epochs, seed {recipe.train.seed}"

@@ -29,7 +29,12 @@ from fscil.runtime.distributed import local_main_first, raise_in_all, world_size
 from fscil.runtime.files import write_json
 from fscil.runtime.text import duration
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, passes_per_image
-from fscil.training.base_training import load_base_network, new_base_network, recipe_step, train_base_network
+from fscil.training.base_training import (
+    estimate_base_training,
+    load_base_network,
+    new_base_network,
+    train_base_network,
+)
 from fscil.training.build import backbone_of, base_images, dataset_of, protocol_of, require_whole_test_images
 from fscil.training.context import Context
 from fscil.training.loop import Trainer
@@ -195,21 +200,12 @@ def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[
         )
 
 
-def estimate_training(
-    recipe: Config, base: Images, protocol: Protocol, context: Context, network: BaseNetwork | None = None
-) -> float:
-    """Seconds that base training will take on this machine, by timing a few steps. network: where it exists already."""
-    network = network or new_base_network(recipe, protocol.base_classes, context)
-    step = recipe_step(recipe, network, protocol.base_classes)
-    return Trainer(recipe.train, context).estimate(network, base, step)
-
-
 def describe_training(
     recipe: Config, network: BaseNetwork, base: Images, dataset: Dataset, protocol: Protocol, context: Context
 ) -> str:
     """What training will do, and an estimate of how long it takes on this machine."""
     trainer = Trainer(recipe.train, context)
-    seconds = estimate_training(recipe, base, protocol, context, network)
+    seconds = estimate_base_training(recipe, base, context, network)
     if recipe.train.objective:
         views = f"each passes a network {passes_per_image(recipe):g} times ({recipe.train.objective})"
     else:

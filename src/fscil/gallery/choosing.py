@@ -25,6 +25,7 @@ from fscil.gallery.two_covariance import (
     prepare,
 )
 from fscil.metrics import auroc, harmonic_accuracy
+from fscil.runtime.progress import ProgressBar
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +261,14 @@ def trial(folds: Sequence[Fold], constants: Constants) -> Trial:
     return Trial(constants, fmean(by_fold), means, tuple(by_fold))
 
 
-def choose(features: Tensor, labels: Tensor, shots: Sequence[int] = (1, 5), folds: int = 4, draws: int = 2) -> Choice:
+def choose(
+    features: Tensor,
+    labels: Tensor,
+    shots: Sequence[int] = (1, 5),
+    folds: int = 4,
+    draws: int = 2,
+    quiet: bool = True,
+) -> Choice:
     """(N, d) raw features and (N,) labels, any numbers -> the constants that do best on pseudo-novel classes.
 
     From `start` on, one constant after the other is set to a candidate that beats it, until none does. Up to
@@ -273,16 +281,20 @@ def choose(features: Tensor, labels: Tensor, shots: Sequence[int] = (1, 5), fold
         return Choice(best, None, None, [])
     parts = make_folds(features, labels, classes if classes <= MAX_LEFT_OUT else folds, shots, draws)
     tried = {best: trial(parts, best)}
-    for _ in range(ROUNDS if classes >= ENOUGH_TO_SEARCH else 0):
-        before = best
-        for name, values in CANDIDATES.items():
-            rivals = [replace(best, **{name: value}) for value in values]  # type: ignore[arg-type]
-            tried.update({rival: trial(parts, rival) for rival in rivals if rival not in tried})
-            winner = max(rivals, key=lambda rival: tried[rival].objective)
-            if winner != best and tried[winner].beats(tried[best]):
-                best = winner
-        if best == before:
-            break
+    rounds = ROUNDS if classes >= ENOUGH_TO_SEARCH else 0
+    with ProgressBar("decision rule", rounds * sum(map(len, CANDIDATES.values())), quiet=quiet) as bar:
+        for _ in range(rounds):
+            before = best
+            for name, values in CANDIDATES.items():
+                rivals = [replace(best, **{name: value}) for value in values]  # type: ignore[arg-type]
+                for rival in rivals:
+                    tried[rival] = tried.get(rival) or trial(parts, rival)
+                    bar.advance()
+                winner = max(rivals, key=lambda rival: tried[rival].objective)
+                if winner != best and tried[winner].beats(tried[best]):
+                    best = winner
+            if best == before:
+                break
     asked = [_asked(fold, best) for fold in parts]
     usual = usual_calibration(TwoCovariance.fit(features, labels, **asdict(best)))
     calibration = fit_calibration([pair for pairs in asked for pair in pairs], classes, usual)

@@ -293,7 +293,8 @@ class Gallery:
         for photo in new.values():
             if photo.digest in known.photos:
                 raise DataError(
-                    f'{photo.source}: "{name}" was learned from this photo. Remove it from the class first.'
+                    f'{photo.source}: "{name}" was learned from this photo. Teach it another name, which moves it '
+                    f"there, or remove it from the class first."
                 )
         there = {photo.digest for photo in self.negatives(name)}
         return [self._checked(photo) for digest, photo in new.items() if digest not in there]

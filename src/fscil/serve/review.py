@@ -93,7 +93,14 @@ class Review:
 
     def reject(self, name: str, digests: Sequence[str]) -> tuple[int, int]:
         """They do not show this class. How many were new, and how many negative examples it has now."""
-        added = self._stored.reject_photos(name, self.photos(digests))
+        return self.reject_photos(name, self.photos(digests))
+
+    def reject_photos(self, name: str, photos: Sequence[Photo]) -> tuple[int, int]:
+        """The same with photos that need not be kept."""
+        try:
+            added = self._stored.reject_photos(name, photos)
+        except ConfigError as error:  # a database has no negative examples
+            raise HTTPException(422, str(error)) from error
         return added, len(self.negatives(name))
 
     def remove_negative(self, name: str, digest: str) -> None:

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from fscil.classifier.inbox import MOST
 from fscil.gallery import class_name
-from fscil.serve.openapi import error_responses
+from fscil.serve.openapi import UPLOAD_ERRORS, error_responses, photos_body
 from fscil.serve.permissions import require_enroll
 from fscil.serve.responses import enrollment_warnings, kept_photo, negative_example, waiting_photo
 from fscil.serve.review_schemas import (
@@ -22,6 +22,7 @@ from fscil.serve.review_schemas import (
 )
 from fscil.serve.schemas import Doubts, Enrolled
 from fscil.serve.service import Service
+from fscil.serve.uploads import uploads
 
 ENROLL = Depends(require_enroll)
 READ_ERRORS = error_responses(401, 403, 404, 422, 503)
@@ -140,6 +141,20 @@ def _add_negatives(routes: APIRouter, service: Service) -> None:
     ) -> NegativeExamples:
         found = await asyncio.to_thread(service.review.negatives, name)
         return NegativeExamples(negatives=[negative_example(name, photo) for name, photo in found])
+
+    @routes.post(
+        "/negatives",
+        summary='Say that photos do not show a class ("not this")',
+        responses=error_responses(404, *UPLOAD_ERRORS),
+        openapi_extra=photos_body(service.limits),
+        dependencies=[ENROLL],
+    )
+    async def reject(request: Request, name: OfClass) -> Rejected:
+        """Send the photos as for `POST /predict`. They become negative examples of the class, on disk before the
+        response: photos that fit one of them better than the class are no longer called so."""
+        async with uploads(request, service.limits) as files:
+            added, total = await service.reject(name, files)
+        return Rejected(name=class_name(name), added=added, negatives=total)
 
     @routes.get(
         "/negatives/{photo}/thumbnail",

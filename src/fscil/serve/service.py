@@ -104,6 +104,16 @@ class Service:
         photos = _photos(files, decoded, features)
         return await self.write(lambda: self._enroll(name, photos, strict))
 
+    async def reject(self, name: str, files: Sequence[Upload]) -> tuple[int, int]:
+        """They do not show this class. How many were new, and how many negative examples it has now."""
+        name = class_name(name)
+        self._info(name)  # one that is not enrolled costs no work either
+        with self._queued_photos.acquire(len(files)):
+            decoded = await self._decode(files, keep=True)
+            features = await self._encode([image for image, _ in decoded])
+        photos = _photos(files, decoded, features)
+        return await self.write(lambda: self.review.reject_photos(name, photos))
+
     async def name_kept(self, name: str, digests: Sequence[str], strict: bool = False) -> Enrollment:
         """As `enroll`, with photos of the review, which they leave."""
         name = class_name(name)

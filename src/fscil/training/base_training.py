@@ -5,6 +5,7 @@ cosine classifier, the loss, or an objective with a step of its own. Methods who
 network.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +32,7 @@ from fscil.training.context import Context
 from fscil.training.loop import Batch, Step, Trainer
 from fscil.training.run_folder import Run
 
+VALIDATION_PROBE = 64  # images that an estimate passes through the network
 PLAIN_SCALE = 16.0  # of the cosines under plain cross-entropy
 
 StepFactory: TypeAlias = Callable[[Config, BaseNetwork, int], Step]
@@ -157,6 +159,32 @@ def train_base_network(
         head = trained.head.state_dict() if trained.head else None
         run.finish(trained.backbone.state_dict(), about, head, trained.extras)
     return trained
+
+
+def estimate_base_training(recipe: Config, base: Images, context: Context, network: BaseNetwork | None = None) -> float:
+    """Seconds that train_base_network will take on this machine: its steps, and the validation after every epoch.
+
+    A few steps are timed. network: the one to be trained, if it has been created already; it is left as it was.
+    """
+    classes = len(base.counts)
+    network = network or new_base_network(recipe, classes, context)
+    train, held_out = validation_split(recipe, base)
+    seconds = Trainer(recipe.train, context).estimate(network, train, recipe_step(recipe, network, classes))
+    if held_out:
+        seconds += recipe.train.epochs * _validation_seconds(recipe, network.backbone, base, context)
+    return seconds
+
+
+def _validation_seconds(recipe: Config, backbone: Backbone, base: Images, context: Context) -> float:
+    """Of one: all images pass the network. Some are timed, of all classes, after others that warm it up."""
+    order = np.random.default_rng(0).permutation(len(base))
+    count = min(VALIDATION_PROBE, len(base))
+    features = FeatureCache(backbone, preprocess_of(recipe), context.device, quiet=True)
+    for timed in (False, True):
+        features.clear()
+        began = time.perf_counter()
+        features(base.select(np.sort(order[: count if timed else max(1, count // 4)])))
+    return (time.perf_counter() - began) * len(base) / count
 
 
 def load_base_network(recipe: Config, run: Run, context: Context) -> TrainedNetwork:

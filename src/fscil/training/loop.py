@@ -236,13 +236,13 @@ class Trainer:
         self._prepare(network)
         self._next = next_part(network)
         before = {name: value.clone() for name, value in network.state_dict().items()}
-        batches = Batches(images, self.settings, self._device)
+        batches, optimizer = Batches(images, self.settings, self._device), self._optimizer(network)
         # Shuffled: images may be sorted by class, and the cost of a step may depend on how many classes a batch has.
         order = np.random.default_rng(0).permutation(len(images))
 
         def timed(count: int, progress: float) -> float:
             began = time.perf_counter()
-            self._backward(step, batches.of_images(order[:count], 0, progress)).item()
+            self._update(optimizer, step, batches.of_images(order[:count], 0, progress), 0.0).item()
             return all_reduce_max(time.perf_counter() - began)[0]
 
         whole = min(self.settings.batch, len(images))

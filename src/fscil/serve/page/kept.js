@@ -2,10 +2,8 @@
 
 import { create, photoCount, shortDate } from "./dom.js";
 import { loadWhenSeen } from "./thumbnails.js";
-import { percent, verdict } from "./verdict.js";
+import { CONFIRM, percent, REFUSE, verdict } from "./verdict.js";
 
-const CONFIRM = "Adds this photo to the class";
-const REFUSE = "Remembers that this photo does not show the class: a negative example";
 const TOGGLE = "Click to leave this photo out, or to take it in again";
 
 /** `actions`, of this and of a group: name(item, name, photos), refuse(item, name, photo), remove(item, photo). */

@@ -68,6 +68,23 @@ async function learn(name, photos, strict = true) {
 
 learning.confirm = learn;
 
+let refusing = false; // a second click is none
+
+/** A negative example: the next answer to this photo is another one. */
+learning.refuse = async (name, photo) => {
+  if (refusing) return;
+  refusing = true;
+  hideWarnings();
+  await reportErrors(async () => {
+    await request(`negatives?name=${encodeURIComponent(name)}`, { method: "POST", body: formOf([photo.file]) });
+    showNotice(refusedText(photo.file.name, name));
+    await Promise.all([listClasses(), predict(usablePhotos())]);
+  });
+  refusing = false;
+};
+
+export const refusedText = (file, name) => `Remembered: ${file} does not show “${name}”. To take it back, teach it this name.`;
+
 export function enrolledText({ name, added, photos }, sent) {
   if (!added) return `“${name}” already has ${sent > 1 ? "these photos" : "this photo"}. Nothing changed.`;
   const total = photos > added ? `; it now has ${photos}` : "";

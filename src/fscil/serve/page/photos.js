@@ -93,17 +93,20 @@ function drawPrediction(photo) {
   const parts = predictionParts(photo, model, {
     retry: () => predict(photos.filter(({ state }) => state === "failed")),
     confirm: (name) => learning.confirm(name, [photo]),
+    refuse: (name) => learning.refuse(name, photo),
     choose: (name) => {
       $("name").value = name;
       $("name").focus();
     },
   });
+  const focused = $("prediction").contains(document.activeElement);
   $("prediction").replaceChildren(...parts);
+  if (focused) parts[0].focus({ preventScroll: true });
   $("prediction").dataset.shown = shown;
   $("announcement").textContent = parts[0].dataset.announcement;
 }
 
-export const learning = { confirm: async () => {} }; // set by learn.js, which needs this module
+export const learning = { confirm: async () => {}, refuse: async () => {} }; // set by learn.js, which needs this module
 
 export const reviewing = { reload: async () => {} }; // set by review.js, which needs this module
 

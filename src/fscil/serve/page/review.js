@@ -5,7 +5,7 @@ import { listClasses } from "./classes.js";
 import { confirmDeletion } from "./deletion.js";
 import { $, photoCount, reportErrors, showNotice, thumbnailOf } from "./dom.js";
 import { groupItem, keptItem } from "./kept.js";
-import { enrolledText } from "./learn.js";
+import { enrolledText, refusedText } from "./learn.js";
 import { model, predict, predictedPhotos, reviewing } from "./photos.js";
 import { forgetThumbnails } from "./thumbnails.js";
 import { hideWarnings, showWarnings } from "./warnings.js";
@@ -69,7 +69,7 @@ const actions = {
   refuse: (item, name, photo) =>
     act(async () => {
       await request("review/not", { method: "POST", body: jsonOf({ name, photos: [photo.id] }) });
-      showNotice(`Remembered: ${photo.file} does not show “${name}”.`);
+      showNotice(refusedText(photo.file, name));
       await modelChanged();
     }, item),
   remove: (item, photo) =>

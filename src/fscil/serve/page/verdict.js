@@ -12,7 +12,11 @@ export function verdict({ state, prediction }) {
   return { text: text[prediction.state], kind: prediction.state };
 }
 
-/** The elements of a prediction. `actions`: retry(), confirm(name), choose(name). */
+/** What one click does to an answer, here and in the review. */
+export const CONFIRM = "Adds this photo to the class";
+export const REFUSE = "Remembers that this photo does not show the class: a negative example";
+
+/** The elements of a prediction. `actions`: retry(), confirm(name), refuse(name), choose(name). */
 export function predictionParts(photo, model, actions) {
   const { state, error, prediction } = photo;
   if (state === "pending") return [headline("Classifying…", "muted")];
@@ -27,7 +31,7 @@ export function predictionParts(photo, model, actions) {
 
 /** The first line of a prediction, and what a screen reader announces. */
 function headline(text, className = "", announcement = text) {
-  const element = create("p", { className: `headline ${className}`, textContent: text });
+  const element = create("p", { className: `headline ${className}`, textContent: text, tabIndex: -1 });
   element.dataset.announcement = announcement;
   return element;
 }
@@ -47,10 +51,12 @@ function answer({ state, label, score, probability, unknown_probability: unknown
   const text = state === "maybe" ? `Looks like ${label}` : label;
   const parts = [headline(text, state === "maybe" ? "maybe" : "", `${text}, ${sure}`)];
   if (model.mayEnroll) {
-    const yes = create("button", { type: "button", className: "confirm", textContent: `Yes, ${label}` });
-    yes.title = "Adds this photo to the class";
+    const yes = create("button", { type: "button", className: "confirm", textContent: `Yes, ${label}`, title: CONFIRM });
     yes.onclick = () => actions.confirm(label);
-    parts.push(yes);
+    const no = create("button", { type: "button", className: "refuse", textContent: "Not this", title: REFUSE });
+    no.setAttribute("aria-label", `Not this: it does not show ${label}`);
+    no.onclick = () => actions.refuse(label);
+    parts.push(create("div", { className: "row answers" }, yes, no));
   }
   return parts;
 }
