@@ -27,5 +27,12 @@ def test_class_augmentation_of_the_recipe_stays(repeats):
     assert (whole.mixing.repeats, whole.loss.scale, whole.model.projection) == (repeats, 20.0, 300)
 
 
+@pytest.mark.parametrize("recipe", ["glyphs", "cifar100_cpu", "cifar100"])
+def test_two_views_are_two_where_the_recipe_has_one(recipe):
+    counts = {label: row.views.count for label, row in rows(recipe=recipe).items()}
+    assert {label for label, count in counts.items() if count == 2} == {"+ two views", "+ class augmentation"}
+    assert set(counts.values()) == {1, 2}
+
+
 def test_the_paper_recipe_is_the_last_row():
     assert rows(recipe="cifar100")["+ class augmentation"] == load_recipe("cifar100")

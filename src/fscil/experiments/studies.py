@@ -61,8 +61,10 @@ def comparison(config: Config, methods: Sequence[str], seeds: Sequence[int]) -> 
 def ablation(config: Config, seeds: Sequence[int]) -> list[Cell]:
     """The 7 rows of the paper's ablation table, from 5 trainings: one part of the method after the other is added.
 
-    The recipe is the last row; where it has no class augmentation, that row has the paper's, see _with_mixing.
+    The recipe is the last row; where it has no class augmentation, that row has the paper's, see _with_mixing. Where it
+    has one view only, the last two rows have two.
     """
+    config = replace(config, views=replace(config.views, count=max(2, config.views.count)))
     whole = _with_mixing(config)
     two_views = _without_mixing(config)
     projection = replace(two_views, views=replace(two_views.views, count=1))
