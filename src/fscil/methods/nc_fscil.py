@@ -99,7 +99,7 @@ class NcFscil(FixedTargetMethod):
     table_order = 140
     made_by = "nc_fscil"
     session_lr = 0.25
-    session_steps = 100
+    session_steps = 300
 
     def __init__(
         self, config: Config, network: TrainedNetwork, context: Context, class_names: Sequence[str] = ()
