@@ -11,7 +11,7 @@ pytest.importorskip("faiss")
 from fscil.classifier.decision import Decision
 from fscil.classifier.prediction import predictions
 from fscil.errors import ConfigError
-from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, gallery, index
+from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, class_rows, index
 
 DIM, CLASSES = 160, 600
 NOW = "2026-01-31T12:00:00+00:00"
@@ -21,7 +21,7 @@ NOW = "2026-01-31T12:00:00+00:00"
 def small(monkeypatch):
     """An index for galleries that a test can fill."""
     monkeypatch.setenv(index.VARIABLE, "faiss")
-    monkeypatch.setattr(gallery, "LEAST_CLASSES", 100)
+    monkeypatch.setattr(class_rows, "LEAST_CLASSES", 100)
     monkeypatch.setattr(index, "CANDIDATES", 30)
     monkeypatch.setattr(index, "MAX_CHANGED", 20)
 

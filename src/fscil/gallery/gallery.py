@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil.errors import ClassNameError, DataError, UnknownClassError
-from fscil.gallery.index import LEAST_CLASSES, ClassIndex, chosen_index
+from fscil.gallery.class_rows import ClassRows
 from fscil.gallery.negatives import Negatives
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
 from fscil.gallery.records import (
@@ -38,7 +38,7 @@ MAX_GUESSES = 10_000  # with more names than this, looking for a similar one tak
 @dataclass
 class _Class:
     origin: Origin
-    row: int  # of the matrix of rows
+    row: int  # its place among the rows
     total: NDArray[np.float64]  # (q,) sum of the embeddings of its photos
     photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of enrollment
 
@@ -71,17 +71,9 @@ class Gallery:
     def __init__(self, dim: int, rule: DecisionRule = COSINE) -> None:
         self.dim, self.rule = dim, rule
         self._classes: dict[str, _Class] = {}
-        # More rows than classes, for growth. numpy: a tensor made in inference mode cannot be changed outside it.
-        self._rows: NDArray[np.float32] = np.empty((0, dim), np.float32)
-        self._counts: NDArray[np.int64] = np.empty(0, np.int64)
+        self._rows = ClassRows(rule, dim)
         self._names: tuple[str, ...] | None = ()
         self._negatives = Negatives(rule)
-        self._index_kind = chosen_index()
-        self._index: ClassIndex | None = None  # made when first needed
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and other processes, which make an index of their own."""
-        return {**self.__dict__, "_index": None}
 
     # What is there
 
@@ -190,9 +182,7 @@ class Gallery:
         """
         name = class_name(name)
         row = self._find(name).row
-        if self._index:
-            self._index.forget(row)
-        self._rows, self._counts = np.delete(self._rows, row, axis=0), np.delete(self._counts, row)
+        self._rows.delete(row)
         del self._classes[name]
         self._negatives.forget(name)
         for later in list(self._classes.values())[row:]:
@@ -316,31 +306,22 @@ class Gallery:
     @property
     def prototypes(self) -> Tensor:
         """(C, r) float32, under the cosine rule unit vectors. Not a copy: enrolling more photos changes a row here."""
-        return torch.from_numpy(self._rows[: len(self)])
+        return self._rows.rows
 
     @property
     def counts(self) -> Tensor:
         """(C,) photos of each class. Not a copy."""
-        return torch.from_numpy(self._counts[: len(self)])
+        return self._rows.counts
 
     def scores(self, features: Tensor, rows: Tensor | None = None) -> Tensor:
         """(n, d) features -> (n, C): cosines, or what else the rule scores by. rows: (C,) of these classes only."""
-        if not len(self):
-            return torch.empty(len(features), 0)
-        if rows is None:
-            return self.rule.scores(features, self.prototypes, self.counts)
-        return self.rule.scores(features, self.prototypes[rows], self.counts[rows])
+        return self._rows.scores(features, rows)
 
     def candidates(self, features: Tensor, least: int) -> Iterator[Tensor] | None:
         """For each of the (n, d) features the rows of the classes that it need be compared with, `least` or more; None
         where that is all of them: without an index (FSCIL_INDEX), and with fewer than LEAST_CLASSES.
         """
-        if self._index_kind == "none" or len(self) < LEAST_CLASSES:
-            self._index = None
-            return None
-        if self._index is None or self._index.outgrown:
-            self._index = ClassIndex(self.rule, self.prototypes, self.counts)
-        return self._index.candidates(features, self.prototypes, self.counts, least)
+        return self._rows.candidates(features, least)
 
     def refused(self, features: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor | None:
         """(n, d) features and their (n, C) scores -> (n, C) whether an image is not to be called this class, because
@@ -461,12 +442,7 @@ class Gallery:
         for one in embedded:  # one by one: the sum of a batch would depend on the grouping
             known.total += one
         known.photos.update(photos)
-        row = self.rule.row(known.total, len(known.photos))
-        if known.row == len(self._rows):
-            self._reserve(max(2 * known.row, 8), len(row))
-        self._rows[known.row], self._counts[known.row] = row, len(known.photos)
-        if self._index:
-            self._index.change(known.row)
+        self._rows.put(known.row, self.rule.row(known.total, len(known.photos)), len(known.photos))
         if name not in self._classes:
             self._classes[name] = known
             self._names = None
@@ -477,31 +453,19 @@ class Gallery:
             part = classes[at : at + CLASSES_AT_ONCE]
             features = torch.stack([photo.feature for _, _, photos in part for photo in photos.values()])
             embedded = self.rule.embed(features).double().numpy()
-            counts = [len(photos) for _, _, photos in part]
+            counts = torch.tensor([len(photos) for _, _, photos in part])
             totals, remaining = np.zeros((len(part), embedded.shape[1])), iter(embedded)
-            for total, count in zip(totals, counts, strict=True):
+            for total, count in zip(totals, counts.tolist(), strict=True):
                 for one in islice(remaining, count):
                     total += one
-            rows = self.rule.rows(torch.from_numpy(totals), torch.tensor(counts)).numpy()
-            self._reserve(len(classes), rows.shape[1])
+            self._rows.extend(self.rule.rows(torch.from_numpy(totals), counts), counts, len(classes))
             for place, (name, origin, photos) in enumerate(part, at):
                 self._classes[name] = _Class(origin, place, totals[place - at].copy(), dict(photos))
-            self._rows[at : at + len(part)], self._counts[at : at + len(part)] = rows, counts
         self._names = None
 
     def _add_negatives(self, negatives: Iterable[tuple[str, Mapping[str, Photo]]]) -> None:
         for name, photos in negatives:
             self.reject(name, list(photos.values()))
-
-    def _reserve(self, capacity: int, length: int) -> None:
-        """Room for this many classes. More than is needed, so that an enrollment rarely copies the other rows."""
-        if len(self._rows) >= capacity:
-            return
-        rows, counts = np.empty((capacity, length), np.float32), np.empty(capacity, np.int64)
-        used = min(len(self), len(self._rows))
-        if used:
-            rows[:used], counts[:used] = self._rows[:used], self._counts[:used]
-        self._rows, self._counts = rows, counts
 
 
 def name_taken(name: str) -> ClassNameError:
