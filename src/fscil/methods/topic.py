@@ -64,7 +64,7 @@ class Topic(ImprintingMethod):
 
     title = "TOPIC"
     table_order = 50
-    session_lr = 0.003
+    session_lr = 0.001
     session_steps = 30
     gas: NeuralGas  # of N nodes
     spread: Tensor  # (N, d)
