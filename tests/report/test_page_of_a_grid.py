@@ -231,6 +231,29 @@ def test_every_row_names_its_own_commands(tmp_path):
     assert table.html().count("<li><code>fscil") == 3
 
 
+def test_results_without_provenance_are_reported_without_times_and_commands(tmp_path):
+    """As results that were copied from a grid, one file of each cell."""
+    write_grid(tmp_path, labels=("cec", "alice"), shots=(5,))
+
+    def bare(found):
+        for key in ("command", "machine", "fit_seconds"):
+            del found[key]
+        found["training"].pop("seconds", None)
+        for walk in found["walks"]:
+            del walk["seconds"]
+
+    change(tmp_path, "0-seed0", bare)
+    table = provenance(read_grid(tmp_path))
+    rest, command = table.header.index("time of the rest"), table.header.index("command")
+    told = {cells[0]: (cells[rest], cells[command]) for _, cells in table.rows}
+    assert told["CEC"] == ("-", "-")
+    assert told["ALICE"][0] != "-"
+    assert told["ALICE"][1] == "1"
+    change(tmp_path, "1-seed0", bare)
+    assert "Machine" not in provenance(read_grid(tmp_path)).markdown()
+    assert (tmp_path / "report.md") in write_report(tmp_path)[1]
+
+
 # How methods are shown
 
 

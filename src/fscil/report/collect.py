@@ -156,12 +156,9 @@ class Row:
         return list(dict.fromkeys(walk["draw"] for walks in self.walks(shots) for walk in walks))
 
     def commands(self) -> list[str]:
-        """Those that made its walks. Older results keep one for all walks."""
-        return list(
-            dict.fromkeys(
-                walk.get("command") or result.get("command", "") for result in self.results for walk in result["walks"]
-            )
-        )
+        """Those that made its walks. Older results keep one for all walks; without provenance.json none is known."""
+        told = (walk.get("command") or result.get("command") for result in self.results for walk in result["walks"])
+        return list(dict.fromkeys(filter(None, told)))
 
     def confusion(self, shots: int) -> NDArray[np.int64] | None:
         """(classes, classes) counts of the last session over all draws and the seeds that trained."""

@@ -1,6 +1,6 @@
 """How the results of a grid were produced: departures from the paper, losses, times, memory, commands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fscil.config import flatten, load_recipe
@@ -75,21 +75,27 @@ def provenance(results: Results) -> Table:
     rows: list[tuple[RowKind, Sequence[str]]] = [
         ("ours", _provenance_of(results, row, commands)) for row in results.rows
     ]
-    machine = results.about["machine"]
     counted = dict.fromkeys(row.shown["images_seen_note"] for row in results.rows)
     note = (
         f"{'; '.join(['Images in training: every view and every mixture is one', *filter(None, counted)])}. Base "
         "training is per seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds "
-        f"and draws. Machine: {_machine(machine)}, torch {machine['torch']}.{_images(results)} All settings and the "
-        "order of classes are in the results.json of each cell. The commands, by their numbers:"
+        f"and draws.{_machines(results)}{_images(results)} All settings and the order of classes are in the "
+        "results.json of each cell."
     )
+    if commands:
+        note += " The commands, by their numbers:"
     return Table("How these results were produced", header, rows, [note], commands)
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
-    """Older results do not tell the CPU."""
-    told = [machine.get("cpu"), f"{machine['cores']} cores", machine["device"], machine["system"]]
-    return ", ".join(filter(None, told))
+def _machines(results: Results) -> str:
+    """All that computed something. Older results do not tell the CPU; without provenance.json nothing is known."""
+    told = [one["machine"] for row in results.rows for one in row.results if "machine" in one]
+    found = dict.fromkeys(
+        ", ".join(filter(None, [one.get("cpu"), f"{one['cores']} cores", one["device"], one["system"]]))
+        + f", torch {one['torch']}"
+        for one in told
+    )
+    return f" Machine: {'; '.join(found)}." if found else ""
 
 
 def _images(results: Results) -> str:
@@ -106,18 +112,19 @@ def _provenance_of(results: Results, row: Row, commands: Sequence[str]) -> list[
     seconds = [one["seconds"] for one in training if one.get("seconds")]
     walks = [walk for result in row.results for walk in result["walks"]]
     memory = max((walk["memory"] for walk in walks), key=lambda kept: (kept["images"], kept["floats"]))
-    rest = sum(result["fit_seconds"] for result in row.results) + sum(walk["seconds"] for walk in walks)
+    rest = [one["fit_seconds"] for one in row.results if "fit_seconds" in one]
+    rest += [walk["seconds"] for walk in walks if "seconds" in walk]
     return [
         row.title,
         first["backbone"],
         f"{first['parameters']:,}",
         f"{first['training']['images_seen']:,}",
         duration(sum(seconds) / len(seconds)) if seconds else "-",
-        duration(rest),
+        duration(sum(rest)) if rest else "-",
         ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
         _listed([one["seed"] for one in training]),
         *(_listed(row.draws(shots)) or "-" for shots in results.shots()),
-        ", ".join(str(commands.index(command) + 1) for command in row.commands()),
+        ", ".join(str(commands.index(command) + 1) for command in row.commands()) or "-",
     ]
 
 
