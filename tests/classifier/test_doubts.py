@@ -1,5 +1,6 @@
 """Doubts about photos to enroll: made-up features, of which it is known what they show."""
 
+from copy import deepcopy
 from dataclasses import replace
 from io import BytesIO
 
@@ -45,6 +46,17 @@ def test_a_single_photo_of_a_known_class(model):
     (message,) = doubts(*model, "new", photos(5, 1, first=100))
     assert message.other == "class 5"
     assert '"class 5"' in str(message)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_photo_that_moves_is_not_compared_with_itself(model, alone):
+    gallery, decision = model
+    moving, wrong = photos(50, 1), photos(2, 0 if alone else 5, first=200)
+    given = deepcopy(gallery)
+    given.enroll("wrong", [*moving, *wrong])
+    assert doubts(given, decision, "new", moving) == []
+    (doubt,) = doubts(given, decision, "new", photos(3, 1))  # but with the rest of the class
+    assert doubt.other == "class 3"
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])

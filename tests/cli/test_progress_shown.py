@@ -56,6 +56,7 @@ def on_a_terminal(arguments, folder, cache):
         (("export", "model", "--onnx", "model.onnx"), ("export", "33/33", "the network as ONNX", "images compared")),
         (("upgrade", "model"), ("decision rule",)),
         (("predict", "model", "new", "-o", "table.csv"), ("photos", "6/6")),
+        (("backbones", "--no-speed"), ("networks",)),
     ],
     ids=lambda value: " ".join(value[:3]),
 )

@@ -143,6 +143,11 @@ def test_an_invalid_class_name(browser, service):
         page.fill("#name", "a\x07b")
         page.click("#learn-button")
         expect(page.locator("#error")).to_contain_text("control character")
+        for name in (".", ".."):
+            page.fill("#name", name)
+            page.click("#learn-button")
+            expect(page.locator("#error")).to_contain_text(f'"{name}" means a folder')
+            expect(page.locator("#learn-button")).to_be_enabled()
 
 
 FILES_FROM = """(kind) => {

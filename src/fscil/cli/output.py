@@ -21,6 +21,7 @@ CSV_COLUMNS = (
     *("image", "label", "score", "runner_up", "margin", "error"),
     *("probability", "unknown_probability", "state"),
 )
+WIDEST_NAME = 40  # characters, of the first column of a table, that are not broken into lines
 Writer: TypeAlias = Callable[[Path, "Prediction | DataError"], None]  # prints one photo's
 
 
@@ -186,9 +187,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[printable(cell) for cell in row] for row in rows]
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(column)
-    for row in rows:
-        grid.add_row(*(Text(printable(cell)) for cell in row))  # as text: a name may look like markup
+    for place, column in enumerate(columns):
+        # The first has names, to be typed as they are; a long one must leave room for the others.
+        in_one_line = place == 0 and all(len(row[0]) <= WIDEST_NAME for row in cells)
+        grid.add_column(column, no_wrap=in_one_line, overflow="fold")
+    for row in cells:
+        grid.add_row(*(Text(cell) for cell in row))  # as text: a name may look like markup
     Console(width=None if sys.stdout.isatty() else 132, highlight=False).print(grid, crop=False)

@@ -97,10 +97,7 @@ class Review:
 
     def reject_photos(self, name: str, photos: Sequence[Photo]) -> tuple[int, int]:
         """The same with photos that need not be kept."""
-        try:
-            added = self._stored.reject_photos(name, photos)
-        except ConfigError as error:  # a database has no negative examples
-            raise HTTPException(422, str(error)) from error
+        added = self._stored.reject_photos(name, photos)
         return added, len(self.negatives(name))
 
     def remove_negative(self, name: str, digest: str) -> None:

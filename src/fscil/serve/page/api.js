@@ -26,7 +26,11 @@ export async function request(path, options = {}) {
   }
 }
 
-export const classPath = (name) => `classes/${encodeURIComponent(name)}`;
+/** Browsers take a "." or ".." in a path, however it is encoded, for a folder: the service would not get it as a name. */
+export function classPath(name) {
+  if (/^\.{1,2}$/.test(name)) throw new Error(`"${name}" means a folder, no class can have this name. Choose another.`);
+  return `classes/${encodeURIComponent(name)}`;
+}
 
 export function formOf(files) {
   const data = new FormData();

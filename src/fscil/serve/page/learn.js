@@ -4,7 +4,7 @@ import { classPath, formOf, request } from "./api.js";
 import { listClasses } from "./classes.js";
 import { $, create, photoCount, reportErrors, showNotice } from "./dom.js";
 import { closeCamera } from "./input.js";
-import { learning, model, namedPhotos, predict, usablePhotos } from "./photos.js";
+import { learning, model, namedPhotos, predict, reviewing, usablePhotos } from "./photos.js";
 import { hideWarnings, showWarnings } from "./warnings.js";
 
 const FORM_OVERHEAD = 2 ** 10; // bytes of a form per file, at most
@@ -61,10 +61,14 @@ async function learn(name, photos, strict = true) {
     $("name").value = "";
     closeCamera();
     showNotice(enrolledText({ ...enrolled, added }, photos.length));
-    await Promise.all([listClasses({ highlighted: enrolled.name }), predict(usablePhotos())]);
+    await modelChanged(enrolled.name);
   });
   $("learn-button").disabled = false;
 }
+
+/** The review does not wait for the predictions, which take a while for many photos: nobody shall answer to old ones. */
+const modelChanged = (name) =>
+  Promise.all([listClasses({ highlighted: name }), reviewing.reload(), predict(usablePhotos())]);
 
 learning.confirm = learn;
 
@@ -78,7 +82,7 @@ learning.refuse = async (name, photo) => {
   await reportErrors(async () => {
     await request(`negatives?name=${encodeURIComponent(name)}`, { method: "POST", body: formOf([photo.file]) });
     showNotice(refusedText(photo.file.name, name));
-    await Promise.all([listClasses(), predict(usablePhotos())]);
+    await modelChanged();
   });
   refusing = false;
 };

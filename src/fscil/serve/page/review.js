@@ -79,7 +79,7 @@ const actions = {
     }, item),
 };
 
-const modelChanged = (name) => Promise.all([listClasses({ highlighted: name }), predict(predictedPhotos())]);
+const modelChanged = (name) => Promise.all([listClasses({ highlighted: name }), load(), predict(predictedPhotos())]);
 
 /** With `strict`, asks before photos are learned that the service has doubts about. */
 async function teach(name, photos, strict = true) {
