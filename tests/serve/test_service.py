@@ -231,6 +231,7 @@ def test_openapi_has_every_route_with_examples(client):
         ("/review/photos/{photo}", "delete"),
         ("/review/photos/{photo}/thumbnail", "get"),
         ("/negatives", "get"),
+        ("/negatives", "post"),
         ("/negatives/{photo}", "delete"),
         ("/negatives/{photo}/thumbnail", "get"),
         ("/health", "get"),
