@@ -99,7 +99,7 @@ def test_the_head_is_trained_alone_first():
     def loss():
         features = FeatureCache(network.backbone, preprocess_of(config), CONTEXT.device, quiet=True)(base)
         network.train()
-        return float(LOSSES["softmax"](network.head(network.projection(features))[:, :3], labels, 16.0, 0.0))
+        return LOSSES["softmax"](network.head(network.projection(features))[:, :3], labels, 16.0, 0.0).item()
 
     first = loss()
     train_head(network, base, config, CONTEXT)
