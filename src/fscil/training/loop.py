@@ -33,6 +33,7 @@ __all__ = ["Batch", "Step", "Trainer", "learning_rate"]
 CHECK_EVERY = 10  # steps between two readings of the loss: each makes the host wait for the device
 PROBE_IMAGES = 16  # images in the batch that an estimate times first
 QUICK = 1.0  # seconds: a step that takes less is timed again
+TIMED_STEPS = 5  # at most, of which the quickest counts
 WARMUP = 0.25  # fraction of a one-cycle schedule in which the rate rises
 
 # The loss of a batch as parts to be added up. Each is passed backward before the next is computed, so that what the
@@ -245,17 +246,19 @@ class Trainer:
             self._update(optimizer, step, batches.of_images(order[:count], 0, progress), 0.0).item()
             return all_reduce_max(time.perf_counter() - began)[0]
 
+        def quickest(count: int, progress: float) -> float:
+            """Of a few: the first step of a shape is slower than those after it, and other programs disturb some."""
+            times = [timed(count, progress) for _ in range(2)]
+            while len(times) < TIMED_STEPS and sum(times) < QUICK:
+                times.append(timed(count, progress))
+            return min(times)
+
         whole = min(self.settings.batch, len(images))
         probe = min(whole, max(PROBE_IMAGES, world_size()))
-        if timed(probe, 0.0) < QUICK:  # also warms up; quick enough to time a step at its true size
+        if quickest(probe, 0.0) < QUICK:  # quick enough to time a step at its true size
             probe = whole
-
-        def warm(progress: float) -> float:
-            """The first step of a shape is slower than those after it."""
-            first = timed(probe, progress)
-            return min(first, timed(probe, progress)) if first < QUICK else first
-
-        seconds = (warm(0.0) + warm(1.0)) / 2 * whole / probe  # a late step may cost more than an early one
+        # A late step may cost more than an early one.
+        seconds = (quickest(probe, 0.0) + quickest(probe, 1.0)) / 2 * whole / probe
         network.load_state_dict(before)
         network.zero_grad(set_to_none=True)
         return seconds * batches.total
