@@ -20,7 +20,6 @@ AUROC against ten more.
 """
 
 import argparse
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,9 +29,9 @@ from torch import Tensor
 from fscil.classifier.estimating import Estimate, estimate
 from fscil.gallery import TwoCovariance, balanced_indices, cosine_scores
 from fscil.gallery.choosing import start
-from fscil.gallery.probability import calibration_error
+from fscil.gallery.probability import Asked, calibration_error
 from fscil.metrics import auroc, mean_and_interval
-from fscil.openset import Evidence, contrast, largest, threshold_at
+from fscil.openset import Evidence, contrast, threshold_at
 from fscil.runtime.files import load_tensors
 from fscil.runtime.text import count
 
@@ -101,17 +100,19 @@ def by_cosine(photos: Photos, task: Task) -> Tensor:
     return cosine_scores(photos.features[task.queries].double(), torch.stack(means))
 
 
-def by_ratio(photos: Photos, task: Task, found: Estimate) -> Tensor:
+def by_ratio(photos: Photos, task: Task, found: Estimate) -> tuple[Tensor, Tensor]:
+    """(n, WAY) ratios and (n,) evidence of "known"."""
     model = found.rule.model
     means = torch.stack([model.transform(photos.features[rows]).double().mean(0) for rows in task.shots])
     counts = torch.tensor([len(rows) for rows in task.shots])
-    return model.log_ratio(model.transform(photos.features[task.queries]), means, counts)
+    ratios = model.log_ratio(model.transform(photos.features[task.queries]), means, counts)
+    return ratios, found.rule.unknown_score(found.rule.default_score, ratios, counts)
 
 
-def figures(scores: Tensor, target: Tensor, score: Callable[[Evidence], Tensor]) -> dict[str, float]:
+def figures(scores: Tensor, certain: Tensor, target: Tensor) -> dict[str, float]:
+    """certain: (n,) by which unknown is decided."""
     known = target >= 0
     right = scores.argmax(1)[known] == target[known]
-    certain = score(Evidence(scores))
     accepted = certain[known] >= threshold_at(certain[~known], FALSE_ACCEPT)
     return {
         "accuracy": float(right.double().mean()),
@@ -120,13 +121,13 @@ def figures(scores: Tensor, target: Tensor, score: Callable[[Evidence], Tensor])
     }
 
 
-def decisions(ratios: Tensor, target: Tensor, found: Estimate) -> dict[str, float]:
+def decisions(ratios: Tensor, evidence: Tensor, target: Tensor, found: Estimate) -> dict[str, float]:
     """What the probability of unknown does as a decision at several priors."""
     known = target >= 0
     right = ratios.argmax(1)[known] == target[known]
     result = {}
     for prior in PRIORS:
-        accepted = ratios.amax(1) >= found.probability.threshold(WAY, prior)
+        accepted = evidence >= found.probability.threshold(WAY, prior)
         result[f"right {prior}"] = float((right & accepted[known]).double().mean())
         result[f"false {prior}"] = float(accepted[~known].double().mean())
     return result
@@ -139,12 +140,13 @@ def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> 
         generator = torch.Generator().manual_seed(draw)
         task = draw_task(photos, shots, generator)
         estimated = statistics(photos, task, classes, each, generator)
-        old = figures(by_cosine(photos, task), task.target, contrast)
-        ratios = by_ratio(photos, task, estimated)
-        new = figures(ratios, task.target, largest)
+        cosines = by_cosine(photos, task)
+        old = figures(cosines, contrast(Evidence(cosines)), task.target)
+        ratios, evidence = by_ratio(photos, task, estimated)
+        new = figures(ratios, evidence, task.target)
         row = {f"cosine {name}": value for name, value in old.items()} | {f"ratio {name}": new[name] for name in new}
-        found.append(row | decisions(ratios, task.target, estimated))
-        answers.append(([(ratios, task.target)], estimated.probability))
+        found.append(row | decisions(ratios, evidence, task.target, estimated))
+        answers.append(([Asked(ratios, task.target, evidence)], estimated.probability))
     return found, calibration_error(answers)
 
 

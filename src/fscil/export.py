@@ -232,7 +232,7 @@ def _write_gallery(path: Path, gallery: Gallery, decision: Decision) -> None:
 def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[Any]]:
     """What a program needs beside the network, by name; docs/deploy.md describes it.
 
-    threshold: the smallest score that is accepted, minus infinity where every photo is.
+    threshold: the smallest evidence that is accepted, minus infinity where every photo is.
     """
     rule = gallery.rule
     arrays: dict[str, NDArray[Any]] = {
@@ -249,6 +249,7 @@ def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[An
     arrays |= {name: model[name] for name in ("centre", "projection", "psi", "rescale")}
     arrays |= {"weights": rows[:, :-1], "offsets": rows[:, -1]}
     arrays |= {"precision": rule.model.excess_precision(distinct).numpy(), "group": group.numpy()}
+    arrays |= {"information": rule.offsets_of_known(gallery.counts).numpy()}
     if decision.probability:
         found = decision.probability
         arrays |= {

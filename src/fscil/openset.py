@@ -1,7 +1,7 @@
 """Open-set recognition: scores for whether an image belongs to any class of the gallery, and thresholds for them.
 
-A score is high for images of known classes. All are functions of the scores of the classes alone (of SCORES: the
-cosines to their means), so nothing has to be updated when classes are enrolled or forgotten.
+A score is high for images of known classes. All are functions of the cosines to the class means alone, so nothing has
+to be updated when classes are enrolled or forgotten.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,9 @@ class Evidence:
 # With a single class there is none to compare with: every score is then its cosine, or increases with it.
 
 
-def largest(seen: Evidence) -> Tensor:
-    """(n,) score of the nearest class: the maximum logit (Vaze et al., 2022) of a nearest-mean classifier."""
+def cosine(seen: Evidence) -> Tensor:
+    """(n,) cosine to the nearest class: the maximum logit (Vaze et al., 2022) of a nearest-mean classifier."""
     return seen.best[:, 0]
-
-
-cosine = largest
 
 
 def margin(seen: Evidence) -> Tensor:
@@ -95,7 +92,8 @@ class Calibration:
     Attributes
     ----------
     score : str
-        A key of SCORES, or "log_ratio" under the two-covariance rule.
+        A key of SCORES. Under the two-covariance rule "log_ratio": that of the nearest class, plus a share of the
+        information in its photos.
     threshold : float
         The smallest score that is accepted.
     false_accept : float

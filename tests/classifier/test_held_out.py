@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fscil import Classifier
-from fscil.classifier.held_out import held_out_ratios, left_out_ratios
+from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.errors import FscilWarning
 from fscil.gallery import Gallery, Photo, TwoCovariance, TwoCovarianceRule
 from helpers import SMALL_NETWORK
@@ -22,12 +22,20 @@ def data(each=6):
     return torch.from_numpy(centres[labels] + random.normal(size=(len(labels), DIM))).float(), torch.from_numpy(labels)
 
 
-def scores(known, labels, asked, rule=None):
-    """By a gallery that is filled photo by photo; rule: by default that of the known photos."""
+def gallery_of(known, labels, rule=None):
+    """Filled photo by photo; rule: by default that of the known photos."""
     gallery = Gallery(DIM, rule or TwoCovarianceRule(TwoCovariance.fit(known, labels, **CONSTANTS)))
     for number, (feature, label) in enumerate(zip(known, labels.tolist(), strict=True)):
         gallery.enroll(str(label), [Photo(str(number), feature, "", "2026-01-01")])
+    return gallery
+
+
+def scores(gallery, asked):
     return {int(name): column for name, column in zip(gallery.names, gallery.scores(asked).T, strict=True)}
+
+
+def evidence(gallery, asked):
+    return gallery.rule.unknown_score("log_ratio", gallery.scores(asked), gallery.counts).tolist()
 
 
 def test_with_a_fold_for_each_photo_every_photo_is_left_out_alone():
@@ -36,24 +44,26 @@ def test_with_a_fold_for_each_photo_every_photo_is_left_out_alone():
     assert torch.equal(found.labels, labels)
     for row in (0, 7, 29):
         others = torch.arange(len(labels)) != row
-        expected = scores(features[others], labels[others], features[row : row + 1])
+        gallery = gallery_of(features[others], labels[others])
+        expected = scores(gallery, features[row : row + 1])
         assert found.ratios[row].tolist() == pytest.approx([float(expected[c]) for c in range(CLASSES)], abs=1e-3)
+        assert [float(found.evidence[row])] == pytest.approx(evidence(gallery, features[row : row + 1]), abs=1e-3)
 
 
 def test_classes_that_came_later_are_no_part_of_the_covariances():
     features, labels = data()
     old, first = labels < 3, 3
     held = held_out_ratios(features, labels, CONSTANTS, len(labels), quiet=True, estimated=first)
-    left = left_out_ratios(features, labels, CONSTANTS, CLASSES, quiet=True, estimated=first)
+    left = left_out_evidence(features, labels, CONSTANTS, CLASSES, quiet=True, estimated=first)
     for row in (0, 29):
         others = torch.arange(len(labels)) != row
         rule = TwoCovarianceRule(TwoCovariance.fit(features[others & old], labels[others & old], **CONSTANTS))
-        expected = scores(features[others], labels[others], features[row : row + 1], rule)
+        expected = scores(gallery_of(features[others], labels[others], rule), features[row : row + 1])
         assert held.ratios[row].tolist() == pytest.approx([float(expected[c]) for c in range(CLASSES)], abs=1e-3)
     out = labels == 1
     rule = TwoCovarianceRule(TwoCovariance.fit(features[old & ~out], labels[old & ~out], **CONSTANTS))
-    expected = scores(features[~out], labels[~out], features[out], rule)
-    assert left[out].tolist() == pytest.approx(torch.stack(list(expected.values())).amax(0).tolist(), abs=1e-3)
+    expected = evidence(gallery_of(features[~out], labels[~out], rule), features[out])
+    assert left[out].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_class_of_one_photo_is_never_held_out():
@@ -67,12 +77,12 @@ def test_a_class_of_one_photo_is_never_held_out():
 
 def test_photos_of_a_class_that_is_left_out():
     features, labels = data()
-    found = left_out_ratios(features, labels, CONSTANTS, CLASSES, quiet=True)
+    found = left_out_evidence(features, labels, CONSTANTS, CLASSES, quiet=True)
     for label in range(CLASSES):
         out = labels == label
-        expected = scores(features[~out], labels[~out], features[out])
-        assert found[out].tolist() == pytest.approx(torch.stack(list(expected.values())).amax(0).tolist(), abs=1e-3)
-    assert left_out_ratios(features[:12], labels[:12], CONSTANTS, 2, quiet=True) is None
+        expected = evidence(gallery_of(features[~out], labels[~out]), features[out])
+        assert found[out].tolist() == pytest.approx(expected, abs=1e-3)
+    assert left_out_evidence(features[:12], labels[:12], CONSTANTS, 2, quiet=True) is None
 
 
 def test_fit_tells_what_it_is_worth(images, tmp_path):

@@ -133,20 +133,22 @@ def test_predictions_are_cosines_to_the_means(by_cosine):
 def test_scores_are_log_likelihood_ratios_and_probabilities_follow_from_them(classifier):
     """The densities of every photo and class written out, then the two steps from ratios to probabilities."""
     classifier.gallery.enroll("new", classifier.photos(NEW[:3]))
-    model, calibration = classifier.gallery.rule.model, classifier.decision.probability
-    names = classifier.gallery.names
+    rule, calibration = classifier.gallery.rule, classifier.decision.probability
+    model, names = rule.model, classifier.gallery.names
     for label in range(0, 12, 3):
         query = picture(label, 77)
         y = model.transform(classifier.features(query)).double()[0]
-        ratios = []
+        ratios, information = [], []
         for name in names:
             photos = torch.stack([photo.feature for photo in classifier.gallery.photos(name)])
             mean, k = model.transform(photos).double().mean(0), len(photos)
             posterior, variance = k * model.psi / (k * model.psi + 1) * mean, model.psi / (k * model.psi + 1)
             seen = Normal(posterior, (1 + variance).sqrt()).log_prob(y).sum()
             ratios.append(float(seen - Normal(0.0, (1 + model.psi).sqrt()).log_prob(y).sum()))
+            information.append(float(((1 + model.psi) / (1 + variance)).log().sum()) / 2)
         among = calibration.offset - calibration.crowding * math.log(len(names))
-        known = 1 / (1 + math.exp(-calibration.slope * max(ratios) - among - math.log(0.8 / 0.2)))
+        evidence = max(ratios) + rule.information_weight * information[int(np.argmax(ratios))]
+        known = 1 / (1 + math.exp(-calibration.slope * evidence - among - math.log(0.8 / 0.2)))
         shares = np.exp((np.array(ratios) - max(ratios)) / calibration.temperature)
         expected = dict(zip(names, known * shares / shares.sum(), strict=True))
         (found,) = classifier.predict(query, top=len(names), unknown_prior=0.2)
@@ -213,7 +215,9 @@ def test_below_the_threshold_is_unknown(request, rule, score):
     classifier = request.getfixturevalue(rule)
     (answer,) = classifier.predict(NEW[0], top=1)
     nearest = answer.ranking[0][0]
-    for threshold, label in ((answer.score - 1e-3, nearest), (answer.score + 1e-3, None)):
+    gallery = classifier.gallery
+    at = float(gallery.rule.unknown_score(score, gallery.scores(classifier.features(NEW[0])), gallery.counts))
+    for threshold, label in ((at - 1e-3, nearest), (at + 1e-3, None)):
         classifier.calibration = Calibration(score, threshold, 0.05, None, 10, 0)
         (found,) = classifier.predict(NEW[0])
         assert (found.label, found.score, found.ranking) == (label, answer.score, answer.ranking)

@@ -19,7 +19,7 @@ from fscil.gallery import (
     rule_from_state,
 )
 from fscil.gallery import gallery as gallery_module
-from fscil.openset import Evidence
+from fscil.gallery.probability import INFORMATION_WEIGHT
 
 DIM, CLASSES, EACH = 12, 6, 8
 
@@ -141,16 +141,48 @@ def test_leaving_out_is_what_rebuilding_the_gallery_gives(rule):
     """Every photo against a gallery without its class, and against one without the photo; class 5 has a single one."""
     rows = [0, 1, 2, 8, 9, 16, 17, 18, 19, 24, 25, 32, 40]
     known, unknown = leave_one_class_out(FEATURES[rows], LABELS[rows], rule.default_score, rule)
-    best = rule.unknown_scores[rule.default_score]
+
+    def evidence(enrolled, row):
+        made = gallery(enrolled, rule)
+        return float(rule.unknown_score(rule.default_score, made.scores(FEATURES[row : row + 1]), made.counts))
+
     expected_known, expected_unknown = [], []
     for row in rows:
         others = [each for each in rows if LABELS[each] != LABELS[row]]
-        expected_unknown.append(float(best(Evidence(gallery(others, rule).scores(FEATURES[row : row + 1])))))
+        expected_unknown.append(evidence(others, row))
         without = [each for each in rows if each != row]
         if LABELS[row] in LABELS[without]:
-            expected_known.append(float(best(Evidence(gallery(without, rule).scores(FEATURES[row : row + 1])))))
+            expected_known.append(evidence(without, row))
     assert known.tolist() == pytest.approx(expected_known, rel=1e-4, abs=1e-4)
     assert unknown.tolist() == pytest.approx(expected_unknown, rel=1e-4, abs=1e-4)
+
+
+def test_unknown_is_decided_by_the_nearest_class_and_by_how_much_its_photos_tell():
+    """Information of k photos about one more, direction by direction: half the logarithm of a ratio of variances."""
+    chosen = [0, 8, 9, 10, 11, 16, 17]
+    made, psi, rows = gallery(chosen), RULE.model.psi, [1, 12, 18, 30]
+    found = RULE.unknown_score("log_ratio", made.scores(FEATURES[rows]), made.counts)
+    for row, evidence in zip(rows, found.tolist(), strict=True):
+        members = [[each for each in chosen if LABELS[each] == label] for label in (0, 1, 2)]
+        ratios = [written_out(FEATURES[row], own) for own in members]
+        k = len(members[int(np.argmax(ratios))])
+        information = float(((1 + psi) / (1 + psi / (k * psi + 1))).log().sum()) / 2
+        assert evidence == pytest.approx(max(ratios) + INFORMATION_WEIGHT * information, rel=1e-4, abs=1e-3)
+        assert information > 0
+
+
+def test_a_rule_that_was_stored_without_a_weight_of_information_decides_by_the_ratio_alone():
+    made = gallery([0, 8, 9, 10])
+    state = RULE.state()
+    again = rule_from_state("two_covariance", state)
+    assert again.information_weight == INFORMATION_WEIGHT
+    del state["information_weight"]
+    before = rule_from_state("two_covariance", state)
+    scores = made.scores(FEATURES)
+    assert torch.equal(before.unknown_score("log_ratio", scores, made.counts), scores.amax(1))
+    for weight in (torch.nan, -0.1, 1.1):
+        with pytest.raises(StoreError, match="weight of information"):
+            rule_from_state("two_covariance", {**state, "information_weight": torch.tensor(weight)})
 
 
 def test_leaving_out_one_photo_of_a_class():

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fscil.classifier.encoder import PhotoEncoder, with_progress
 from fscil.classifier.estimating import Estimated
-from fscil.classifier.held_out import held_out_ratios, left_out_ratios
+from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
-from fscil.gallery import COSINE, Gallery, Photo, leave_one_class_out
-from fscil.openset import Calibration, Evidence, threshold_at
+from fscil.gallery import Gallery, Photo, TwoCovarianceRule, leave_one_class_out
+from fscil.openset import Calibration, threshold_at
 from fscil.runtime.text import count, first_few
 
 MIN_CLASSES = 20  # with fewer, leaving out one says little
@@ -94,8 +94,9 @@ def _left_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, 
             FscilWarning,
             stacklevel=5,
         )
-    if estimated and gallery.rule.name != COSINE.name:
-        unknown = left_out_ratios(*gallery.features(), asdict(estimated.constants), GROUPS, quiet, estimated.classes)
+    if estimated and isinstance(gallery.rule, TwoCovarianceRule):
+        constants, weight = asdict(estimated.constants), gallery.rule.information_weight
+        unknown = left_out_evidence(*gallery.features(), constants, GROUPS, quiet, estimated.classes, weight)
         if unknown is not None:
             return _held_out_scores(gallery, score, estimated, quiet), unknown
     return leave_one_class_out(*gallery.features(), score, gallery.rule)
@@ -104,12 +105,13 @@ def _left_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, 
 def _held_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, quiet: bool) -> Tensor:
     """Of the gallery's own photos, each held out once; none where there are too few."""
     features, labels = gallery.features()
-    if gallery.rule.name == COSINE.name:
+    if not isinstance(gallery.rule, TwoCovarianceRule):
         return leave_one_class_out(features, labels, score, gallery.rule)[0] if len(gallery) > 1 else torch.empty(0)
     if estimated is None:
         return torch.empty(0)
-    found = held_out_ratios(features, labels, asdict(estimated.constants), FOLDS, quiet, estimated.classes)
-    return torch.empty(0) if found is None else gallery.rule.unknown_scores[score](Evidence(found.ratios))
+    constants, weight = asdict(estimated.constants), gallery.rule.information_weight
+    found = held_out_ratios(features, labels, constants, FOLDS, quiet, estimated.classes, weight)
+    return torch.empty(0) if found is None else found.evidence
 
 
 def _require_unknown(labels: Sequence[str | None], enrolled: Container[str]) -> None:
@@ -125,7 +127,7 @@ def _labelled_scores(
 ) -> tuple[Tensor, Tensor]:
     """Scores of the photos of enrolled classes and of the others."""
     features = torch.stack([photo.feature for photo, _ in labelled])
-    scores = gallery.rule.unknown_scores[score](Evidence(gallery.scores(features)))
+    scores = gallery.rule.unknown_score(score, gallery.scores(features), gallery.counts)
     _require_unknown([name for _, name in labelled], gallery)
     enrolled = torch.tensor([name is not None and name in gallery for _, name in labelled])
     own = {photo.digest for name in gallery.names for photo in gallery.photos(name)}

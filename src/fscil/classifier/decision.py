@@ -10,7 +10,7 @@ from torch import Tensor
 from fscil.errors import ConfigError
 from fscil.gallery import COSINE, DecisionRule, rule_from_state, unknown_scores_of
 from fscil.gallery.probability import ProbabilityCalibration
-from fscil.openset import Calibration, Evidence
+from fscil.openset import Calibration
 from fscil.runtime.validation import as_type, invalid
 
 # Of a user's photos most show one of the classes. Above it many right answers are lost: results/photos.md.
@@ -93,8 +93,8 @@ class Decision:
         return replace(self.thresholds, unknown=min(max(unknown, LEAST), 1.0))
 
     def smallest_accepted(self, classes: int) -> float:
-        """The smallest score with which a photo is not unknown in a gallery of this many classes; minus infinity where
-        none is.
+        """The smallest evidence with which a photo is not unknown in a gallery of this many classes; minus infinity
+        where none is.
         """
         if self.calibration:
             return self.calibration.threshold
@@ -104,15 +104,11 @@ class Decision:
         odds = (1 - self.unknown_prior) / self.unknown_prior * self.thresholds.unknown / (1 - self.thresholds.unknown)
         return self.probability.threshold(classes, 1 / (1 + odds))
 
-    def accepted(self, rule: DecisionRule, scores: Tensor) -> Tensor:
-        """(n, C) -> (n,) whether a photo is not unknown.
-
-        By the threshold that was calibrated; without one, where "unknown" is not more probable than the thresholds
-        allow; without probabilities, always.
+    def evidence(self, rule: DecisionRule, scores: Tensor, counts: Tensor) -> Tensor:
+        """(n, C) scores of classes with (C,) photos -> (n,) the score by which "unknown" is decided: a photo is not
+        unknown from `smallest_accepted` on.
         """
-        if self.calibration:
-            return rule.unknown_scores[self.calibration.score](Evidence(scores)) >= self.calibration.threshold
-        return scores.amax(1) >= self.smallest_accepted(scores.shape[1])
+        return rule.unknown_score(self.calibration.score if self.calibration else rule.default_score, scores, counts)
 
     def state(self, accepted: bool, probability: float | None) -> State:
         """probability: of the nearest class; None under the cosine rule, which knows no maybe."""

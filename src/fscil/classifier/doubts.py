@@ -132,9 +132,11 @@ def warn_of(found: Sequence[Doubt]) -> None:
 def _too_like(gallery: Gallery, calibration: ProbabilityCalibration, name: str, photos: Sequence[Photo]) -> list[Doubt]:
     """Of the class that the photos of a new class fit best."""
     features = _features(photos)
-    best, place = _scores_once_moved(gallery, name, photos, features).median(0).values.max(0)
+    typical = _scores_once_moved(gallery, name, photos, features).median(0).values
+    best, place = typical.max(0)
     several = len(features) > 1
-    odds = calibration.slope * float(best) + calibration.offset_among(len(gallery))
+    evidence = gallery.rule.unknown_score(gallery.rule.default_score, typical[None], gallery.counts)
+    odds = calibration.slope * float(evidence) + calibration.offset_among(len(gallery))
     if odds < (LIKE_ODDS if several else LIKE_ODDS_OF_ONE):
         return []
     if several and best < leave_one_photo_out(features, gallery.rule).median():

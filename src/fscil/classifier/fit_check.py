@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fscil.classifier.checking import Check, compare_labels
 from fscil.classifier.decision import Decision, Thresholds
-from fscil.classifier.held_out import held_out_ratios, left_out_ratios
+from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.gallery import Gallery
 from fscil.runtime.text import first_few
 
@@ -119,9 +119,11 @@ def check_fit(gallery: Gallery, decision: Decision, constants: Mapping[str, Any]
     found = held_out_ratios(features, labels, constants, FOLDS, quiet)
     if found is None or decision.probability is None:
         return None
-    unseen = left_out_ratios(features, labels, constants, GROUPS, quiet)
+    unseen = left_out_evidence(features, labels, constants, GROUPS, quiet)
     nearest = found.ratios.topk(1, dim=1)
-    likely, unknown = decision.probability.of_nearest(found.ratios, nearest.values, decision.unknown_prior)
+    likely, unknown = decision.probability.of_nearest(
+        found.ratios, nearest.values, found.evidence, decision.unknown_prior
+    )
     accepted = (unknown <= decision.thresholds.unknown).tolist()
     states = [decision.state(ok, value) for ok, value in zip(accepted, likely[:, 0].tolist(), strict=True)]
     names: Sequence[str] = gallery.names
@@ -132,7 +134,7 @@ def check_fit(gallery: Gallery, decision: Decision, constants: Mapping[str, Any]
         compare_labels(true, named, names),
         len(sure) / len(true),
         sum(sure) / len(sure) if sure else None,
-        tuple(_cost(decision, len(names), threshold, found.ratios.amax(1), unseen) for threshold in SETTINGS),
+        tuple(_cost(decision, len(names), threshold, found.evidence, unseen) for threshold in SETTINGS),
     )
 
 

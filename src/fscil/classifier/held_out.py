@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fscil.classifier.estimating import some_of_each, why_not
 from fscil.gallery import TwoCovariance, TwoCovarianceRule
+from fscil.gallery.probability import INFORMATION_WEIGHT
 from fscil.gallery.two_covariance import class_sums
 from fscil.runtime.progress import ProgressBar
 
@@ -20,10 +21,11 @@ MAX_PHOTOS = 20_000
 
 
 class HeldOut(NamedTuple):
-    """ratios: (n, C) of the photos against classes made of the others; labels: (n,) columns of their own classes."""
+    """Photos against classes made of the others."""
 
-    ratios: Tensor
-    labels: Tensor
+    ratios: Tensor  # (n, C)
+    evidence: Tensor  # (n,) that the photo is of a known class
+    labels: Tensor  # (n,) columns of their own classes
 
 
 def held_out_ratios(
@@ -33,6 +35,7 @@ def held_out_ratios(
     folds: int,
     quiet: bool,
     estimated: int | None = None,
+    information_weight: float = INFORMATION_WEIGHT,
 ) -> HeldOut | None:
     """(N, d) raw features and (N,) classes 0..C-1. Photos of a class with one photo are never held out.
 
@@ -43,48 +46,50 @@ def held_out_ratios(
     features, labels = features[rows], labels[rows]
     classes = int(labels.max()) + 1
     fold = _folds(labels, classes, folds)
-    ratios = torch.full((len(labels), classes), -torch.inf)
+    ratios, evidence = torch.full((len(labels), classes), -torch.inf), torch.empty(len(labels))
+    fit = _Fit(classes, constants, estimated, information_weight)
     with ProgressBar("held-out photos", folds, quiet=quiet) as bar:
         for number in range(folds):
             held = fold == number
             if held.any():
-                found = _ratios(features[~held], labels[~held], features[held], classes, constants, estimated)
+                found = fit.answers(features[~held], labels[~held], features[held])
                 if found is None:
                     return None
-                ratios[held] = found
+                ratios[held], evidence[held] = found
             bar.advance()
     asked = fold >= 0
-    return HeldOut(ratios[asked], labels[asked]) if asked.any() else None
+    return HeldOut(ratios[asked], evidence[asked], labels[asked]) if asked.any() else None
 
 
-def left_out_ratios(
+def left_out_evidence(
     features: Tensor,
     labels: Tensor,
     constants: Mapping[str, Any],
     groups: int,
     quiet: bool,
     estimated: int | None = None,
+    information_weight: float = INFORMATION_WEIGHT,
 ) -> Tensor | None:
-    """(n,) the largest ratio of every photo by models of the other classes: what photos of unknown classes get.
+    """(n,) evidence of "known" for every photo by models of the other classes: what photos of unknown classes get.
 
     estimated: as for `held_out_ratios`. None if there are too few classes.
     """
     rows = _some(labels)
     features, labels = features[rows], labels[rows]
     classes = int(labels.max()) + 1
-    largest = torch.empty(len(labels))
+    evidence, fit = torch.empty(len(labels)), _Fit(classes, constants, estimated, information_weight)
     groups = min(groups, classes)
     with ProgressBar("classes left out", groups, quiet=quiet) as bar:
         for number in range(groups):
             out = labels % groups == number
             if not out.any():
                 continue
-            found = _ratios(features[~out], labels[~out], features[out], classes, constants, estimated)
+            found = fit.answers(features[~out], labels[~out], features[out])
             if found is None:
                 return None
-            largest[out] = found.amax(1)
+            evidence[out] = found[1]
             bar.advance()
-    return largest
+    return evidence
 
 
 def _some(labels: Tensor) -> Tensor:
@@ -107,22 +112,30 @@ def _folds(labels: Tensor, classes: int, folds: int) -> Tensor:
     return found
 
 
-def _ratios(
-    known: Tensor, labels: Tensor, asked: Tensor, classes: int, constants: Mapping[str, Any], estimated: int | None
-) -> Tensor | None:
-    """(n, classes) of the asked photos; minus infinity for classes that have no photo left. None where photos are so
-    few or so alike that nothing can be estimated.
-    """
-    own = labels < (estimated or classes)
-    if why_not(labels[own]):
-        return None
-    try:
-        rule = TwoCovarianceRule(TwoCovariance.fit(known[own], labels[own], **constants))
-    except RuntimeError:  # the eigenvalues do not converge
-        return None
-    counts = torch.bincount(labels, minlength=classes)
-    there = (counts > 0).nonzero()[:, 0]
-    sums = class_sums(rule.embed(known).double(), labels, classes)[there]
-    found = torch.full((len(asked), classes), -torch.inf)
-    found[:, there] = rule.scores(asked, rule.rows(sums, counts[there]), counts[there])
-    return found
+class _Fit(NamedTuple):
+    """What all folds have in common."""
+
+    classes: int
+    constants: Mapping[str, Any]
+    estimated: int | None
+    information_weight: float
+
+    def answers(self, known: Tensor, labels: Tensor, asked: Tensor) -> tuple[Tensor, Tensor] | None:
+        """(n, classes) ratios of the asked photos, minus infinity for classes that have no photo left, and (n,) their
+        evidence of "known". None where photos are so few or so alike that nothing can be estimated.
+        """
+        own = labels < (self.estimated or self.classes)
+        if why_not(labels[own]):
+            return None
+        try:
+            model = TwoCovariance.fit(known[own], labels[own], **self.constants)
+        except RuntimeError:  # the eigenvalues do not converge
+            return None
+        rule = TwoCovarianceRule(model, self.information_weight)
+        counts = torch.bincount(labels, minlength=self.classes)
+        there = (counts > 0).nonzero()[:, 0]
+        sums = class_sums(rule.embed(known).double(), labels, self.classes)[there]
+        scores = rule.scores(asked, rule.rows(sums, counts[there]), counts[there])
+        found = torch.full((len(asked), self.classes), -torch.inf)
+        found[:, there] = scores
+        return found, rule.unknown_score(rule.default_score, scores, counts[there])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fscil.classifier.decision import Decision, State
 from fscil.errors import ConfigError, DataError
-from fscil.gallery import Gallery
+from fscil.gallery import DecisionRule, Gallery
 from fscil.runtime.memory import rows_per_chunk
 
 
@@ -94,27 +94,28 @@ def _compared(
     gallery: Gallery, decision: Decision, features: Tensor, names: Sequence[str], rows: Tensor | None, top: int
 ) -> Iterator[Prediction]:
     """One prediction each from the classes with these names; rows: theirs, None for all."""
-    scores = gallery.scores(features, rows)
+    scores, counts = gallery.scores(features, rows), gallery.counts if rows is None else gallery.counts[rows]
     refused = gallery.refused(features, scores, rows)
     if refused is None:
-        yield from _answers(gallery, decision, names, scores, top)
+        yield from _answers(gallery.rule, decision, names, scores, counts, top)
         return
     for row, out in zip(scores, refused, strict=True):  # each has classes of its own to choose from
         left = [name for name, gone in zip(names, out.tolist(), strict=True) if not gone]
-        yield from _answers(gallery, decision, left, row[None, ~out], top)
+        yield from _answers(gallery.rule, decision, left, row[None, ~out], counts[~out], top)
 
 
 def _answers(
-    gallery: Gallery, decision: Decision, names: Sequence[str], scores: Tensor, top: int
+    rule: DecisionRule, decision: Decision, names: Sequence[str], scores: Tensor, counts: Tensor, top: int
 ) -> Iterator[Prediction]:
-    """(n, C) scores of the classes with these names -> one prediction each."""
+    """(n, C) scores of the classes with these names and (C,) photos -> one prediction each."""
     if not names:
         unknown = None if decision.probability is None else 1.0
         yield from [Prediction(None, 0.0, None, 0.0, unknown_probability=unknown)] * len(scores)
         return
     nearest = scores.topk(min(max(top, 2), len(names)), dim=1)
-    known = decision.accepted(gallery.rule, scores).tolist()
-    likely, unknown_probabilities = _probabilities(decision, scores, nearest.values)
+    evidence = decision.evidence(rule, scores, counts)
+    known = (evidence >= decision.smallest_accepted(len(names))).tolist()
+    likely, unknown_probabilities = _probabilities(decision, scores, nearest.values, evidence)
     answers = zip(known, nearest.values.tolist(), nearest.indices.tolist(), strict=True)
     for row, (accepted, values, classes) in enumerate(answers):
         chosen = [names[each] for each in classes]
@@ -123,12 +124,12 @@ def _answers(
 
 
 def _probabilities(
-    decision: Decision, scores: Tensor, nearest: Tensor
+    decision: Decision, scores: Tensor, nearest: Tensor, evidence: Tensor
 ) -> tuple[Sequence[Sequence[float]], Sequence[float | None]]:
     """Per photo those of its nearest classes, and of unknown; none without a calibration of probabilities."""
     if decision.probability is None:
         return [()] * len(scores), [None] * len(scores)
-    classes, unknown = decision.probability.of_nearest(scores, nearest, decision.unknown_prior)
+    classes, unknown = decision.probability.of_nearest(scores, nearest, evidence, decision.unknown_prior)
     return classes.tolist(), unknown.tolist()
 
 

@@ -5,7 +5,7 @@ as pseudo-novel ones, enrolled from 1 and 5 images, and images that nothing was 
 unknown before the fold is enrolled. The sum of harmonic accuracy and AUROC decides.
 
 Test images are seen once, with the constants chosen. AUROC: test images of the classes seen so far against those of
-later sessions, by the largest score, mean over all sessions but the last. ECE: expected calibration error of
+later sessions, by the evidence for a known one, mean over all sessions but the last. ECE: expected calibration error of
 PLDA's probabilities, "unknown" included with a prior of 1/2, over the same sessions.
 
 OUT/results.json      constants and figures of every readout; one that is there is not measured again
@@ -27,7 +27,7 @@ from torch import Tensor
 from fscil.errors import ConfigError, ProtocolError
 from fscil.experiments.provenance import PROVENANCE, RESULTS, command
 from fscil.gallery.choosing import Division, divisions
-from fscil.gallery.probability import ProbabilityCalibration, calibration_error
+from fscil.gallery.probability import Asked, ProbabilityCalibration, calibration_error
 from fscil.methods.toolkit.readouts import FIXED, READOUTS, OwnChoice, Readout
 from fscil.metrics import auroc, harmonic_accuracy, session_scores
 from fscil.openset import Evidence, contrast
@@ -47,7 +47,7 @@ def judge(readout: Readout, base: Tensor, known: Tensor, part: Division) -> list
     target = part.labels[part.queries].numpy()
     old, figures = target < len(part.base), []
     queries = base[part.queries]
-    alone = readout.scores(queries, base.new_zeros(0, 1, base.shape[1])).max(1).values.numpy()
+    alone = readout.evidence(readout.scores(queries, base.new_zeros(0, 1, base.shape[1])), 1).numpy()
     for shots, rows in part.shots:
         novel = base[rows].view(len(part.novel), -1, base.shape[1])
         right = readout.scores(queries, novel).argmax(1).numpy() == target
@@ -114,13 +114,13 @@ def measure(
             figures = session_scores(scores.argmax(1).numpy()[mine], target[mine], base)
             sessions.append(asdict(figures))
             if session < protocol.sessions:
-                best = scores.max(1).values.numpy()
-                known_scores.append(auroc(best[mine], best[~mine]))
+                evidence = readout.evidence(scores, count)
+                known_scores.append(auroc(evidence.numpy()[mine], evidence.numpy()[~mine]))
                 if readout.scores_are_cosines:
                     led = contrast(Evidence(scores)).numpy()
                     contrasts.append(auroc(led[mine], led[~mine]))
                 if readout.calibration:
-                    asked.append((scores, torch.from_numpy(np.where(mine, target, -1))))
+                    asked.append(Asked(scores, torch.from_numpy(np.where(mine, target, -1)), evidence))
         last = sessions[-1]
         error = {}
         if readout.calibration:

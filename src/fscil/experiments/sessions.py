@@ -11,7 +11,6 @@ from fscil.data.images import Dataset, Images
 from fscil.errors import DataError, TrainingError
 from fscil.methods.base import Memory, Method
 from fscil.metrics import OpenSet, Scores, open_set, session_scores
-from fscil.openset import SCORES, Evidence
 from fscil.protocol import Draw, Protocol
 
 
@@ -89,8 +88,11 @@ def _evaluate(method: Method, test: Images, future: Images | None, protocol: Pro
     scores = session_scores(predicted, test.labels, protocol.base_classes)
     unknowns: dict[str, OpenSet] = {}
     if future is not None:
-        seen, unseen, correct = Evidence(class_scores), Evidence(method.scores(future)), predicted == test.labels
-        unknowns = {name: open_set(s(seen).numpy(), correct, s(unseen).numpy()) for name, s in SCORES.items()}
+        unseen, correct = method.unknown_scores(method.scores(future)), predicted == test.labels
+        unknowns = {
+            name: open_set(found.numpy(), correct, unseen[name].numpy())
+            for name, found in method.unknown_scores(class_scores).items()
+        }
     classes = len(protocol.seen(session))
     return SessionResult(session, classes, predicted, test.labels, scores, alternatives, method.memory(), unknowns)
 

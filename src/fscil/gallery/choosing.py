@@ -10,11 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fscil.gallery.probability import CROWDING, Asked, ProbabilityCalibration, calibration_error, fit_calibration
+from fscil.gallery.probability import (
+    CROWDING,
+    INFORMATION_WEIGHT,
+    Asked,
+    ProbabilityCalibration,
+    calibration_error,
+    fit_calibration,
+)
 from fscil.gallery.two_covariance import (
     SMALLEST,
     Constants,
@@ -73,11 +81,11 @@ class _Model:
         rest = self.unused * _log(1 + self.rest / (1 + k * self.rest))
         return _Inverse(1 / diagonal, factor, float(determinant) + rest)
 
-    def log_ratio(self, queries: Tensor, means: Tensor, counts: Tensor) -> Tensor:
-        """(n, r) queries, (C, r) means, (C,) effective counts -> (n, C)"""
+    def log_ratio(self, queries: Tensor, means: Tensor, counts: Tensor) -> "_Ratios":
+        """(n, r) queries, (C, r) means, (C,) effective counts"""
         apart = self.resolvent(1.0)
         unseen = apart.quadratic(queries) + apart.log_determinant
-        ratios = queries.new_empty(len(queries), len(means))
+        ratios, information = queries.new_empty(len(queries), len(means)), queries.new_empty(len(means))
         for k in torch.unique(counts).tolist():
             own = counts == k
             resolvent = self.resolvent(k)
@@ -86,7 +94,23 @@ class _Model:
             weights = inverse.apply(centres)
             seen = inverse.quadratic(queries) + inverse.log_determinant
             ratios[:, own] = queries @ weights.T - (weights * centres).sum(1) / 2 + (unseen - seen)[:, None] / 2
-        return ratios
+            information[own] = (apart.log_determinant - inverse.log_determinant) / 2
+        return _Ratios(ratios, information)
+
+
+class _Ratios(NamedTuple):
+    """Of images against classes."""
+
+    ratios: Tensor  # (n, C)
+    information: Tensor  # (C,) in the photos of each class
+
+    def of_classes(self, start: int, end: int) -> "_Ratios":
+        return _Ratios(self.ratios[:, start:end], self.information[start:end])
+
+    def evidence(self) -> Tensor:
+        """(n,) that an image is of a known class."""
+        nearest = self.ratios.max(1)
+        return nearest.values + INFORMATION_WEIGHT * self.information[nearest.indices]
 
 
 def _log(value: float) -> float:
@@ -144,8 +168,8 @@ class Fold:
         self._features = ((prepared - self._moments.centre) @ self._moments.basis).float()
         self._factors: dict[float, tuple[Tensor, Tensor]] = {}  # by within-class shrinkage
 
-    def log_ratios(self, constants: Constants) -> Iterator[tuple[int, Tensor]]:
-        """Shots and (m, C + C') ratios of the queries, for every number of shots and every draw of them."""
+    def log_ratios(self, constants: Constants) -> Iterator[tuple[int, _Ratios]]:
+        """Shots and the ratios of the (m,) queries to all classes, for every number of shots and every draw of them."""
         model, scale = self._model(constants)
         mapped, own = self._features * scale, self.division
         if constants.rescale:
@@ -157,7 +181,8 @@ class Fold:
         for shots, rows in own.shots:
             means, counts = _means(mapped[rows], own.labels[rows] - base, len(own.novel))
             new = model.log_ratio(queries, means, effective_counts(counts, correlation))
-            yield shots, torch.cat([known, new], 1)
+            both = torch.cat([known.ratios, new.ratios], 1), torch.cat([known.information, new.information])
+            yield shots, _Ratios(*both)
 
     def _model(self, constants: Constants) -> tuple[_Model, Tensor]:
         """And (r,) the scale of each direction that makes W the identity."""
@@ -241,23 +266,23 @@ def start(classes: int) -> Constants:
 
 def trial(folds: Sequence[Fold], constants: Constants) -> Trial:
     """The objective is the sum of harmonic accuracy and AUROC, both in 0..1."""
-    found: dict[str, list[float]] = {}
+    every: dict[str, list[float]] = {}
     by_fold = []
     for fold in folds:
         base = len(fold.division.base)
         target = fold.division.labels[fold.division.queries]
         old, sums = target < base, []
-        for shots, ratios in fold.log_ratios(constants):
-            right = (ratios.argmax(1) == target).double()
+        for shots, found in fold.log_ratios(constants):
+            right = (found.ratios.argmax(1) == target).double()
             known, new = float(right[old].mean()), float(right[~old].mean())
-            nearest = ratios[:, :base].amax(1).numpy()
+            evidence = found.of_classes(0, base).evidence().numpy()
             figures = {"base": known, "novel": new, "harmonic": harmonic_accuracy(known, new)}
-            figures["auroc"] = auroc(nearest[old.numpy()], nearest[~old.numpy()])
+            figures["auroc"] = auroc(evidence[old.numpy()], evidence[~old.numpy()])
             sums.append(figures["harmonic"] + figures["auroc"])
             for name, value in figures.items():
-                found.setdefault(f"{shots}-shot {name}", []).append(value)
+                every.setdefault(f"{shots}-shot {name}", []).append(value)
         by_fold.append(fmean(sums))
-    means = {name: round(fmean(values), 4) for name, values in found.items()}
+    means = {name: round(fmean(values), 4) for name, values in every.items()}
     return Trial(constants, fmean(by_fold), means, tuple(by_fold))
 
 
@@ -307,8 +332,9 @@ def usual_calibration(model: TwoCovariance) -> ProbabilityCalibration:
     In units of what five photos of a class are expected to tell. The constants were measured on CUB-200's base classes:
     folders of 3 to 10 of them, under statistics of 5 to 80 others.
     """
-    information = max(model.information(5), 0.01)  # nothing where classes do not differ
-    return ProbabilityCalibration(information / 4.7, 2.2 / information, 1.3, CROWDING)
+    information = max(float(model.information(torch.tensor([5]))), 0.01)  # nothing where classes do not differ
+    offset = 1.3 - 2.2 * INFORMATION_WEIGHT  # 1.3 beside the ratio alone
+    return ProbabilityCalibration(information / 4.7, 2.2 / information, offset, CROWDING)
 
 
 def _asked(fold: Fold, constants: Constants) -> list[Asked]:
@@ -322,12 +348,17 @@ def _asked(fold: Fold, constants: Constants) -> list[Asked]:
     new = target >= base
     few = torch.where(target < base + half, target - base, -1)[new]
     asked = []
-    for _, ratios in fold.log_ratios(constants):
-        asked.append((ratios[:, :base], torch.where(new, -1, target)))
-        asked.append((ratios[new], target[new]))
+    for _, found in fold.log_ratios(constants):
+        asked.append(_answered(found.of_classes(0, base), torch.where(new, -1, target)))
+        of_new = _Ratios(found.ratios[new], found.information)
+        asked.append(_answered(of_new, target[new]))
         if half:
-            asked.append((ratios[new, base : base + half], few))
+            asked.append(_answered(of_new.of_classes(base, base + half), few))
     return asked
+
+
+def _answered(found: _Ratios, target: Tensor) -> Asked:
+    return Asked(found.ratios, target, found.evidence())
 
 
 def _cross_fitted_error(asked: Sequence[Sequence[Asked]], classes: int, usual: ProbabilityCalibration) -> float:

@@ -6,7 +6,6 @@ from torch import Tensor
 from fscil.errors import DataError
 from fscil.gallery.rules import COSINE, DecisionRule
 from fscil.gallery.two_covariance import class_sums
-from fscil.openset import Evidence
 from fscil.runtime.memory import rows_per_chunk
 
 MAX_PHOTOS = 20_000  # of a gallery that are scored: enough to set a threshold
@@ -29,7 +28,7 @@ def leave_one_class_out(
             f"leaving one class out needs at least two classes, not {len(names)}. Enroll more, or calibrate with "
             f"images that show none of the classes."
         )
-    counts, of_scores = torch.bincount(labels), rule.unknown_scores[score]
+    counts = torch.bincount(labels)
     embedded = rule.embed(features).double()
     sums = class_sums(embedded, labels, len(names))
     prototypes = rule.rows(sums, counts)
@@ -38,12 +37,14 @@ def leave_one_class_out(
         chosen = torch.linspace(0, len(features) - 1, MAX_PHOTOS, dtype=torch.float64).long()
     known, unknown = [], []
     for rows in torch.split(chosen, rows_per_chunk(len(names))):
-        own = labels[rows]
-        scores = rule.scores(features[rows], prototypes, counts)
-        scores[torch.arange(len(rows)), own] = scores[:, -1]  # the last class takes the place of the photo's own
-        unknown.append(of_scores(Evidence(scores[:, :-1])))
+        own, each = labels[rows], torch.arange(len(rows))
+        scores, photos = rule.scores(features[rows], prototypes, counts), counts.repeat(len(rows), 1)
+        scores[each, own], photos[each, own] = scores[:, -1], photos[:, -1]  # the last class in the place of its own
+        unknown.append(rule.unknown_score(score, scores[:, :-1], photos[:, :-1]))
         scores[:, -1] = _without_itself(rule, features[rows], sums[own] - embedded[rows], counts[own] - 1)
-        known.append(of_scores(Evidence(scores[counts[own] > 1])))
+        photos[:, -1] = counts[own] - 1
+        several = counts[own] > 1
+        known.append(rule.unknown_score(score, scores[several], photos[several]))
     return torch.cat(known), torch.cat(unknown)
 
 

@@ -4,8 +4,8 @@ A rule embeds every feature; a class is the sum of its photos' embeddings and th
 one row of numbers per class, and the scores of n images against C classes are one or two matrix products.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil.errors import StoreError
-from fscil.gallery.two_covariance import TwoCovariance
-from fscil.openset import DEFAULT_SCORE, SCORES, Evidence, largest
+from fscil.gallery.probability import INFORMATION_WEIGHT
+from fscil.gallery.two_covariance import SOURCE, TwoCovariance
+from fscil.openset import DEFAULT_SCORE, SCORES, Evidence
 from fscil.runtime.text import printable
+from fscil.runtime.validation import invalid
 
 Floats = NDArray[np.float64]
-UnknownScores: TypeAlias = Mapping[str, Callable[[Evidence], Tensor]]
 
 TYPICAL_COUNT = 3  # photos of a class, where one number stands for all
-RATIO_SCORES: UnknownScores = {"log_ratio": largest}  # pooling the evidence of all classes did worse
 
 
 class DecisionRule(Protocol):
     """What a gallery needs of a rule."""
 
     name: str
-    unknown_scores: UnknownScores  # by which "unknown" may be decided; each is a function of the scores alone
+    unknown_scores: Collection[str]  # names of those by which "unknown" may be decided
     default_score: str  # the one of them to use where none is asked for
     rounding: float  # by which a score may differ when a feature is computed again in another batch
 
@@ -51,6 +51,13 @@ class DecisionRule(Protocol):
 
     def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         """As `scores`, each of the (n, d) features against one class alone: (n, r) rows, (n,) counts -> (n,)."""
+        ...
+
+    def unknown_score(self, name: str, scores: Tensor, counts: Tensor) -> Tensor:
+        """(n, C) scores of classes with (C,) photos, or (n, C) -> (n,): low where an image may show none of them.
+
+        name: one of `unknown_scores`.
+        """
         ...
 
     def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -76,7 +83,7 @@ class CosineRule:
     """The paper's: the cosine to the mean of the raw features."""
 
     name = "cosine"
-    unknown_scores: UnknownScores = SCORES
+    unknown_scores: Collection[str] = SCORES
     default_score = DEFAULT_SCORE
     rounding = 1e-5
 
@@ -99,6 +106,9 @@ class CosineRule:
     def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         return (F.normalize(features.float().cpu(), dim=1) * rows).sum(1)
 
+    def unknown_score(self, name: str, scores: Tensor, counts: Tensor) -> Tensor:
+        return SCORES[name](Evidence(scores))
+
     def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
         return rows
 
@@ -113,15 +123,21 @@ class CosineRule:
 
 
 class TwoCovarianceRule:
-    """The log-likelihood ratio of the two-covariance model. A row is the class's weights, then its offset."""
+    """The log-likelihood ratio of the two-covariance model. A row is the class's weights, then its offset.
+
+    "Unknown" is decided by the ratio of the nearest class and by how much is known of it: of many classes with one
+    photo, one is near to anything by chance. Quality measures in the calibration of speaker verification do the same
+    for short recordings (Mandasari et al., 2013).
+    """
 
     name = "two_covariance"
-    unknown_scores: UnknownScores = RATIO_SCORES
+    unknown_scores: Collection[str] = ("log_ratio",)  # pooling the evidence of all classes did worse
     default_score = "log_ratio"
     rounding = 0.01
 
-    def __init__(self, model: TwoCovariance) -> None:
-        self.model = model
+    def __init__(self, model: TwoCovariance, information_weight: float = INFORMATION_WEIGHT) -> None:
+        """information_weight: of the information in the nearest class's photos, beside its ratio."""
+        self.model, self.information_weight = model, information_weight
 
     def embed(self, features: Tensor) -> Tensor:
         return self.model.transform(features.float().cpu())
@@ -146,6 +162,16 @@ class TwoCovarianceRule:
         quadratic = (mapped.square() @ self.model.excess_precision(distinct).T).gather(1, group[:, None])[:, 0]
         return (mapped * rows[:, :-1]).sum(1) + rows[:, -1] - quadratic
 
+    def unknown_score(self, name: str, scores: Tensor, counts: Tensor) -> Tensor:
+        nearest = scores.max(1, keepdim=True)
+        photos = counts.expand(scores.shape).gather(1, nearest.indices)[:, 0]
+        return nearest.values[:, 0] + self.offsets_of_known(photos)
+
+    def offsets_of_known(self, counts: Tensor) -> Tensor:
+        """(k,) counts of nearest classes -> (k,) float32, to be added to their ratios before "unknown" is decided."""
+        distinct, group = _groups(counts)
+        return (self.information_weight * self.model.information(distinct)).float()[group]
+
     def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
         """What the class is expected to be. A score falls with the squared distance to it, weighted by precisions that
         depend on the count; to find candidates, those of TYPICAL_COUNT photos do for all.
@@ -167,7 +193,16 @@ class TwoCovarianceRule:
         return len(self.model.centre) == dim
 
     def state(self) -> dict[str, Tensor]:
-        return self.model.state()
+        weight = torch.tensor(self.information_weight, dtype=torch.float64)
+        return {**self.model.state(), "information_weight": weight}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovarianceRule":
+        """What `state` returned. Models written before there was a weight decide by the ratio alone."""
+        weight = float(state.get("information_weight", torch.tensor(0.0)).double().max())
+        if not 0 <= weight <= 1:  # not so for NaN
+            raise invalid(SOURCE, "its weight of information is not between 0 and 1")
+        return cls(TwoCovariance.from_state(state), weight)
 
 
 def _groups(counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,11 +219,11 @@ def rule_from_state(name: str, state: Mapping[str, Tensor]) -> DecisionRule:
     if name == CosineRule.name:
         return COSINE
     if name == TwoCovarianceRule.name:
-        return TwoCovarianceRule(TwoCovariance.from_state(state))
+        return TwoCovarianceRule.from_state(state)
     raise _unknown_rule(name)
 
 
-def unknown_scores_of(name: str) -> UnknownScores:
+def unknown_scores_of(name: str) -> Collection[str]:
     """Those of the rule of this name."""
     for rule in (CosineRule, TwoCovarianceRule):
         if rule.name == name:

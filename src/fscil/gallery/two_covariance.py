@@ -202,11 +202,11 @@ class TwoCovariance:
         weight = effective_counts(counts, self.correlation)[:, None] * self.psi
         return weight, 1 / (1 + self.psi / (weight + 1))
 
-    def information(self, count: int) -> float:
-        """The log-likelihood ratio that the model expects of an image of its class, given so many photos of it: the
-        mutual information of the two.
+    def information(self, counts: Tensor) -> Tensor:
+        """(k,) counts -> (k,) float64: the log-likelihood ratio that the model expects of an image of its class, given
+        so many photos of it. It is the mutual information of the two.
         """
-        return float((self._given(torch.tensor([count]))[1] * (1 + self.psi)).log().sum()) / 2
+        return (self._given(counts)[1] * (1 + self.psi)).log().sum(1) / 2
 
     def log_ratio(self, mapped: Tensor, means: Tensor, counts: Tensor) -> Tensor:
         """(n, q) mapped queries, (C, q) means of mapped photos, (C,) counts -> (n, C): log of p(image | its class)

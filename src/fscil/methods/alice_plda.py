@@ -14,6 +14,7 @@ from torch import Tensor
 from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError
+from fscil.gallery import TwoCovarianceRule
 from fscil.gallery.choosing import ENOUGH_TO_RESCALE, choose, start
 from fscil.gallery.two_covariance import Constants, TwoCovariance, class_sums
 from fscil.methods.base import Memory
@@ -71,6 +72,10 @@ class AlicePlda(FrozenFeatureMethod):
         """Log-likelihood ratios of each class against a class never seen."""
         mapped = self.model.transform(self.features(images))
         return self.model.log_ratio(mapped, self.sums / self.counts[:, None], self.counts)
+
+    def unknown_scores(self, scores: Tensor) -> dict[str, Tensor]:
+        rule = TwoCovarianceRule(self.model)
+        return {rule.default_score: rule.unknown_score(rule.default_score, scores, self.counts)}
 
     def memory(self) -> Memory:
         return Memory(floats=sum(value.numel() for value in self.own_state().values() if value.is_floating_point()))

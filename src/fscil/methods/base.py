@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fscil.config import Config
 from fscil.data.images import Images
+from fscil.openset import SCORES, Evidence
 from fscil.protocol import Protocol
 from fscil.training.base_network import passes_per_image
 from fscil.training.base_training import TrainedNetwork, plain_recipe
@@ -74,6 +75,11 @@ class Method(ABC):
     def alternatives(self, images: Images) -> dict[str, Tensor]:
         """Other scores worth reporting beside the main ones, by name."""
         return {}
+
+    def unknown_scores(self, scores: Tensor) -> dict[str, Tensor]:
+        """(n, classes seen so far) scores -> by name, (n,) each: low where an image may show none of the classes."""
+        seen = Evidence(scores)
+        return {name: of(seen) for name, of in SCORES.items()}
 
     def memory(self) -> Memory:
         return Memory()

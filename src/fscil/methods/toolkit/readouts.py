@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fscil.gallery import balanced_means, class_means, cosine_scores
+from fscil.gallery import TwoCovarianceRule, balanced_means, class_means, cosine_scores
 from fscil.gallery.choosing import choose
 from fscil.gallery.two_covariance import Constants, TwoCovariance
 from fscil.methods.toolkit.frozen_features import tukey
@@ -40,6 +40,10 @@ class Readout(ABC):
 
     @abstractmethod
     def scores(self, queries: Tensor, novel: Tensor) -> Tensor: ...
+
+    def evidence(self, scores: Tensor, shots: int) -> Tensor:
+        """(n, C) scores, those of new classes from so many shots each -> (n,): low where an image may show none."""
+        return scores.max(1).values
 
     @classmethod
     def own_choice(cls, base: Tensor, labels: Tensor) -> OwnChoice | None:
@@ -263,6 +267,7 @@ class PldaReadout(Readout):
     def fit(self, base: Tensor, labels: Tensor) -> None:
         constants = {name: value for name, value in asdict(self).items() if name != "calibration"}
         self._model = TwoCovariance.fit(base, labels, **constants)
+        self._rule = TwoCovarianceRule(self._model)
         mapped = self._model.transform(base)
         self._counts = torch.bincount(labels)
         self._means = class_means(mapped, labels, len(self._counts))
@@ -270,8 +275,15 @@ class PldaReadout(Readout):
     def scores(self, queries: Tensor, novel: Tensor) -> Tensor:
         few = self._model.transform(novel.flatten(0, 1))
         new = few.view(*novel.shape[:2], few.shape[1]).mean(1)
-        counts = torch.cat([self._counts, self._counts.new_full((len(novel),), novel.shape[1])])
+        counts = self._counts_with(len(novel), novel.shape[1])
         return self._model.log_ratio(self._model.transform(queries), torch.cat([self._means, new]), counts)
+
+    def evidence(self, scores: Tensor, shots: int) -> Tensor:
+        counts = self._counts_with(scores.shape[1] - len(self._counts), shots)
+        return self._rule.unknown_score(self._rule.default_score, scores, counts)
+
+    def _counts_with(self, novel: int, shots: int) -> Tensor:
+        return torch.cat([self._counts, self._counts.new_full((novel,), shots)])
 
 
 READOUTS: dict[str, type[Any]] = {  # subclasses of Readout, each with constants of its own
