@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from fscil import Classifier
+from fscil.classifier.checking import compare_labels
+from fscil.classifier.fit_check import FitCheck
 from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.errors import FscilWarning
 from fscil.gallery import Gallery, Photo, TwoCovariance, TwoCovarianceRule
@@ -108,3 +110,19 @@ def test_fit_tells_what_it_is_worth(images, tmp_path):
     for true, label, count in report.check.confused[:1]:
         if count > 1:
             assert any(f"{true} is taken for {label} in {count} of" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("known", "right", "said"),
+    [
+        (0.9, None, "No answer is known: do not rely on it yet"),
+        (0.9, 0.5, "About 1 of 2 known answers is wrong: do not rely on it yet"),
+        (0.9, 0.9, "About 1 of 10 known answers is wrong: look at what matters"),
+        (0.9, 0.949, "About 1 of 20 known answers is wrong: look at what matters"),
+        (0.5, 0.96, "This will do with a look at the doubtful ones: 96% of its known answers are right, but only 50%"),
+        (0.9, 1.0, "This will do: 90% of photos get a known answer, 100% of these are right."),
+    ],
+)
+def test_the_verdict_follows_from_the_figures(known, right, said):
+    check = compare_labels(["a"], ["a"], ["a"])
+    assert FitCheck(check, known, right, ()).verdict.startswith(said)

@@ -14,7 +14,11 @@ from fscil.runtime.text import first_few
 
 FOLDS, GROUPS = 10, 5  # of photos, of classes: few, because every one estimates the covariances again
 SETTINGS = (0.3, 0.5, 0.7)  # thresholds for unknown whose cost is told
-RELIABLE, OFTEN = 0.95, 0.75  # right among the known answers; share of photos that get one
+RELIABLE, USABLE, OFTEN = 0.95, 0.85, 0.75  # right among the known answers; share of photos that get one
+HOW_TO_IMPROVE = (
+    "More photos of the classes that are confused help most; or raise the threshold (fscil calibrate MODEL --known-at "
+    "0.8)."
+)
 WORTH_KNOWING, MOST_CONFUSED = 0.15, 5  # share of a class that is taken for another; how many such pairs are told
 WEAK, MOST_WEAK = 0.75, 5  # accuracy of a class that is named; how many
 
@@ -75,13 +79,11 @@ class FitCheck:
     @property
     def verdict(self) -> str:
         """Whether this will do, in a sentence."""
-        if self.known_right is None or self.known_right < RELIABLE:
-            sure = "No answer is known" if self.known_right is None else f"Of its known answers {self.known_right:.0%}"
-            wrong = "" if self.known_right is None else " are right"
-            return (
-                f"{sure}{wrong}: do not rely on it yet. More photos of the classes that are confused help most; or "
-                f"raise the threshold (fscil calibrate MODEL --known-at 0.8)."
-            )
+        if self.known_right is None:
+            return f"No answer is known: do not rely on it yet. {HOW_TO_IMPROVE}"
+        if self.known_right < RELIABLE:
+            rely = "do not rely on it yet" if self.known_right < USABLE else "look at what matters"
+            return f"About 1 of {1 / (1 - self.known_right):.0f} known answers is wrong: {rely}. {HOW_TO_IMPROVE}"
         if self.known < OFTEN:
             return (
                 f"This will do with a look at the doubtful ones: {self.known_right:.0%} of its known answers are "
