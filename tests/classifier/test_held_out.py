@@ -14,7 +14,7 @@ from fscil.errors import FscilWarning
 from fscil.gallery import Gallery, Photo, TwoCovariance, TwoCovarianceRule
 from helpers import SMALL_NETWORK
 
-DIM, CLASSES, CONSTANTS = 12, 5, {"within_shrinkage": 0.3, "between_shrinkage": 0.4}
+DIM, CLASSES, CONSTANTS = 12, 5, {"within_shrinkage": 0.3, "between_shrinkage": 0.4, "information_weight": 0.3}
 
 
 def data(each=6):

@@ -147,7 +147,7 @@ def test_scores_are_log_likelihood_ratios_and_probabilities_follow_from_them(cla
             ratios.append(float(seen - Normal(0.0, (1 + model.psi).sqrt()).log_prob(y).sum()))
             information.append(float(((1 + model.psi) / (1 + variance)).log().sum()) / 2)
         among = calibration.offset - calibration.crowding * math.log(len(names))
-        evidence = max(ratios) + rule.information_weight * information[int(np.argmax(ratios))]
+        evidence = max(ratios) + model.information_weight * information[int(np.argmax(ratios))]
         known = 1 / (1 + math.exp(-calibration.slope * evidence - among - math.log(0.8 / 0.2)))
         shares = np.exp((np.array(ratios) - max(ratios)) / calibration.temperature)
         expected = dict(zip(names, known * shares / shares.sum(), strict=True))

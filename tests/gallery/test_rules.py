@@ -19,7 +19,6 @@ from fscil.gallery import (
     rule_from_state,
 )
 from fscil.gallery import gallery as gallery_module
-from fscil.gallery.probability import INFORMATION_WEIGHT
 
 DIM, CLASSES, EACH = 12, 6, 8
 
@@ -34,7 +33,8 @@ def features(seed=0):
 
 
 FEATURES, LABELS = features()
-RULE = TwoCovarianceRule(TwoCovariance.fit(FEATURES, LABELS))
+WEIGHT = 0.3
+RULE = TwoCovarianceRule(TwoCovariance.fit(FEATURES, LABELS, information_weight=WEIGHT))
 
 
 def photo(number):
@@ -167,7 +167,7 @@ def test_unknown_is_decided_by_the_nearest_class_and_by_how_much_its_photos_tell
         ratios = [written_out(FEATURES[row], own) for own in members]
         k = len(members[int(np.argmax(ratios))])
         information = float(((1 + psi) / (1 + psi / (k * psi + 1))).log().sum()) / 2
-        assert evidence == pytest.approx(max(ratios) + INFORMATION_WEIGHT * information, rel=1e-4, abs=1e-3)
+        assert evidence == pytest.approx(max(ratios) + WEIGHT * information, rel=1e-4, abs=1e-3)
         assert information > 0
 
 
@@ -175,13 +175,13 @@ def test_a_rule_that_was_stored_without_a_weight_of_information_decides_by_the_r
     made = gallery([0, 8, 9, 10])
     state = RULE.state()
     again = rule_from_state("two_covariance", state)
-    assert again.information_weight == INFORMATION_WEIGHT
+    assert again.model.information_weight == WEIGHT
     del state["information_weight"]
     before = rule_from_state("two_covariance", state)
     scores = made.scores(FEATURES)
     assert torch.equal(before.unknown_score("log_ratio", scores, made.counts), scores.amax(1))
     for weight in (torch.nan, -0.1, 1.1):
-        with pytest.raises(StoreError, match="weight of information"):
+        with pytest.raises(StoreError, match="out of their bounds"):
             rule_from_state("two_covariance", {**state, "information_weight": torch.tensor(weight)})
 
 

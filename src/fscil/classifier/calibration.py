@@ -13,7 +13,7 @@ from fscil.classifier.estimating import Estimated
 from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
-from fscil.gallery import Gallery, Photo, TwoCovarianceRule, leave_one_class_out
+from fscil.gallery import COSINE, Gallery, Photo, leave_one_class_out
 from fscil.openset import Calibration, threshold_at
 from fscil.runtime.text import count, first_few
 
@@ -94,9 +94,8 @@ def _left_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, 
             FscilWarning,
             stacklevel=5,
         )
-    if estimated and isinstance(gallery.rule, TwoCovarianceRule):
-        constants, weight = asdict(estimated.constants), gallery.rule.information_weight
-        unknown = left_out_evidence(*gallery.features(), constants, GROUPS, quiet, estimated.classes, weight)
+    if estimated and gallery.rule.name != COSINE.name:
+        unknown = left_out_evidence(*gallery.features(), asdict(estimated.constants), GROUPS, quiet, estimated.classes)
         if unknown is not None:
             return _held_out_scores(gallery, score, estimated, quiet), unknown
     return leave_one_class_out(*gallery.features(), score, gallery.rule)
@@ -105,12 +104,11 @@ def _left_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, 
 def _held_out_scores(gallery: Gallery, score: str, estimated: Estimated | None, quiet: bool) -> Tensor:
     """Of the gallery's own photos, each held out once; none where there are too few."""
     features, labels = gallery.features()
-    if not isinstance(gallery.rule, TwoCovarianceRule):
+    if gallery.rule.name == COSINE.name:
         return leave_one_class_out(features, labels, score, gallery.rule)[0] if len(gallery) > 1 else torch.empty(0)
     if estimated is None:
         return torch.empty(0)
-    constants, weight = asdict(estimated.constants), gallery.rule.information_weight
-    found = held_out_ratios(features, labels, constants, FOLDS, quiet, estimated.classes, weight)
+    found = held_out_ratios(features, labels, asdict(estimated.constants), FOLDS, quiet, estimated.classes)
     return torch.empty(0) if found is None else found.evidence
 
 

@@ -99,7 +99,11 @@ def _choice(features: Tensor, labels: Tensor, quiet: bool) -> Choice:
     rows = some_of_each(labels, usable, MAX_EACH_TO_CHOOSE)
     found = choose(features[rows], labels[rows], quiet=quiet)
     few_usable = len(usable) < ENOUGH_TO_SEARCH and len(usable) < len(names)
-    return replace(found, constants=start(len(names))) if few_usable else found
+    if not few_usable:
+        return found
+    # The calibration is of evidence with the weight that its few classes had.
+    constants = replace(start(len(names)), information_weight=found.constants.information_weight)
+    return replace(found, constants=constants)
 
 
 def some_of_each(labels: Tensor, names: Iterable[int], most: int) -> Tensor:

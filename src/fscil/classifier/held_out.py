@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fscil.classifier.estimating import some_of_each, why_not
 from fscil.gallery import TwoCovariance, TwoCovarianceRule
-from fscil.gallery.probability import INFORMATION_WEIGHT
 from fscil.gallery.two_covariance import class_sums
 from fscil.runtime.progress import ProgressBar
 
@@ -35,7 +34,6 @@ def held_out_ratios(
     folds: int,
     quiet: bool,
     estimated: int | None = None,
-    information_weight: float = INFORMATION_WEIGHT,
 ) -> HeldOut | None:
     """(N, d) raw features and (N,) classes 0..C-1. Photos of a class with one photo are never held out.
 
@@ -47,7 +45,7 @@ def held_out_ratios(
     classes = int(labels.max()) + 1
     fold = _folds(labels, classes, folds)
     ratios, evidence = torch.full((len(labels), classes), -torch.inf), torch.empty(len(labels))
-    fit = _Fit(classes, constants, estimated, information_weight)
+    fit = _Fit(classes, constants, estimated)
     with ProgressBar("held-out photos", folds, quiet=quiet) as bar:
         for number in range(folds):
             held = fold == number
@@ -68,7 +66,6 @@ def left_out_evidence(
     groups: int,
     quiet: bool,
     estimated: int | None = None,
-    information_weight: float = INFORMATION_WEIGHT,
 ) -> Tensor | None:
     """(n,) evidence of "known" for every photo by models of the other classes: what photos of unknown classes get.
 
@@ -77,7 +74,7 @@ def left_out_evidence(
     rows = _some(labels)
     features, labels = features[rows], labels[rows]
     classes = int(labels.max()) + 1
-    evidence, fit = torch.empty(len(labels)), _Fit(classes, constants, estimated, information_weight)
+    evidence, fit = torch.empty(len(labels)), _Fit(classes, constants, estimated)
     groups = min(groups, classes)
     with ProgressBar("classes left out", groups, quiet=quiet) as bar:
         for number in range(groups):
@@ -118,7 +115,6 @@ class _Fit(NamedTuple):
     classes: int
     constants: Mapping[str, Any]
     estimated: int | None
-    information_weight: float
 
     def answers(self, known: Tensor, labels: Tensor, asked: Tensor) -> tuple[Tensor, Tensor] | None:
         """(n, classes) ratios of the asked photos, minus infinity for classes that have no photo left, and (n,) their
@@ -131,7 +127,7 @@ class _Fit(NamedTuple):
             model = TwoCovariance.fit(known[own], labels[own], **self.constants)
         except RuntimeError:  # the eigenvalues do not converge
             return None
-        rule = TwoCovarianceRule(model, self.information_weight)
+        rule = TwoCovarianceRule(model)
         counts = torch.bincount(labels, minlength=self.classes)
         there = (counts > 0).nonzero()[:, 0]
         sums = class_sums(rule.embed(known).double(), labels, self.classes)[there]

@@ -212,7 +212,7 @@ def classes(
 @commands.command()
 def export(
     model: Model,
-    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="Write the network as ONNX to FILE.")],
+    onnx: Annotated[Path, typer.Option("--onnx", "-o", metavar="FILE", help="Write the network as ONNX to FILE.")],
     compare: Annotated[
         Path | None, typer.Option("--compare", metavar="DIR", help="Photos to compare on; by default drawn characters.")
     ] = None,

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fscil.gallery.probability import (
     CROWDING,
-    INFORMATION_WEIGHT,
     Asked,
     ProbabilityCalibration,
     calibration_error,
@@ -107,10 +106,10 @@ class _Ratios(NamedTuple):
     def of_classes(self, start: int, end: int) -> "_Ratios":
         return _Ratios(self.ratios[:, start:end], self.information[start:end])
 
-    def evidence(self) -> Tensor:
+    def evidence(self, constants: Constants) -> Tensor:
         """(n,) that an image is of a known class."""
         nearest = self.ratios.max(1)
-        return nearest.values + INFORMATION_WEIGHT * self.information[nearest.indices]
+        return nearest.values + constants.information_weight * self.information[nearest.indices]
 
 
 def _log(value: float) -> float:
@@ -249,6 +248,7 @@ CANDIDATES: dict[str, tuple[float | bool, ...]] = {
 }
 ROUNDS = 2
 ENOUGH_TO_SEARCH = 12  # classes: with fewer, what the search found did worse on other classes than its start
+INFORMATION_WEIGHT = 0.3  # with so many classes; with 5, AUROC fell by it where new ones had one photo
 MAX_LEFT_OUT = 11  # classes of which each is a fold of its own
 ENOUGH_TO_RESCALE = 30  # classes: with fewer, photos that the model was estimated from are much longer than others
 
@@ -259,9 +259,10 @@ def start(classes: int) -> Constants:
     Measured on sets of 2 to 100 of CUB-200's base classes, EfficientNet-lite0: the fewer classes, the less is known of
     how classes differ, and the more both covariances must be shrunk.
     """
+    weight = INFORMATION_WEIGHT if classes >= ENOUGH_TO_SEARCH else 0.0
     if classes >= ENOUGH_TO_RESCALE:
-        return Constants()
-    return Constants(within_shrinkage=0.8, between_shrinkage=min(0.9, 3.5 / classes), rescale=False)
+        return Constants(information_weight=weight)
+    return Constants(0.8, min(0.9, 3.5 / classes), rescale=False, information_weight=weight)
 
 
 def trial(folds: Sequence[Fold], constants: Constants) -> Trial:
@@ -275,7 +276,7 @@ def trial(folds: Sequence[Fold], constants: Constants) -> Trial:
         for shots, found in fold.log_ratios(constants):
             right = (found.ratios.argmax(1) == target).double()
             known, new = float(right[old].mean()), float(right[~old].mean())
-            evidence = found.of_classes(0, base).evidence().numpy()
+            evidence = found.of_classes(0, base).evidence(constants).numpy()
             figures = {"base": known, "novel": new, "harmonic": harmonic_accuracy(known, new)}
             figures["auroc"] = auroc(evidence[old.numpy()], evidence[~old.numpy()])
             sums.append(figures["harmonic"] + figures["auroc"])
@@ -333,7 +334,7 @@ def usual_calibration(model: TwoCovariance) -> ProbabilityCalibration:
     folders of 3 to 10 of them, under statistics of 5 to 80 others.
     """
     information = max(float(model.information(torch.tensor([5]))), 0.01)  # nothing where classes do not differ
-    offset = 1.3 - 2.2 * INFORMATION_WEIGHT  # 1.3 beside the ratio alone
+    offset = 1.3 - 2.2 * model.information_weight  # 1.3 beside the ratio alone
     return ProbabilityCalibration(information / 4.7, 2.2 / information, offset, CROWDING)
 
 
@@ -349,16 +350,12 @@ def _asked(fold: Fold, constants: Constants) -> list[Asked]:
     few = torch.where(target < base + half, target - base, -1)[new]
     asked = []
     for _, found in fold.log_ratios(constants):
-        asked.append(_answered(found.of_classes(0, base), torch.where(new, -1, target)))
         of_new = _Ratios(found.ratios[new], found.information)
-        asked.append(_answered(of_new, target[new]))
+        galleries = [(found.of_classes(0, base), torch.where(new, -1, target)), (of_new, target[new])]
         if half:
-            asked.append(_answered(of_new.of_classes(base, base + half), few))
+            galleries.append((of_new.of_classes(base, base + half), few))
+        asked += [Asked(one.ratios, right, one.evidence(constants)) for one, right in galleries]
     return asked
-
-
-def _answered(found: _Ratios, target: Tensor) -> Asked:
-    return Asked(found.ratios, target, found.evidence())
 
 
 def _cross_fitted_error(asked: Sequence[Sequence[Asked]], classes: int, usual: ProbabilityCalibration) -> float:

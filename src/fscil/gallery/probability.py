@@ -3,9 +3,9 @@
 The ratios of the two-covariance model add up the evidence of all directions as if they were independent, and are too
 sure. Naming and rejecting are wrong by different factors, so each has its own: names are a softmax with a temperature
 (Guo et al., 2017), the odds of "known" an affine function of the evidence for it (Brümmer and du Preez, 2006): the
-largest ratio, plus INFORMATION_WEIGHT times the information in the photos of that class. Of many classes one is near by
-chance, so the odds fall with their number: under Bayes' rule with the evidence of one class by its logarithm, here by a
-share of that, `crowding`.
+largest ratio, plus a share of the information in the photos of that class. Of many classes one is near by chance, so
+the odds fall with their number: under Bayes' rule with the evidence of one class by its logarithm, here by a share of
+that, `crowding`.
 """
 
 import math
@@ -20,7 +20,6 @@ from torch import Tensor
 
 PULL = 10.0  # of the usual calibration, on one from few classes
 CROWDING = 0.8  # measured on CUB-200's base classes: galleries of 3 to 80 of them
-INFORMATION_WEIGHT = 0.3  # chosen on CUB-200's base classes: 5 to 75 of them with 20 photos, others with 1, 3 or 5
 
 
 class Asked(NamedTuple):

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil.errors import StoreError
-from fscil.gallery.probability import INFORMATION_WEIGHT
-from fscil.gallery.two_covariance import SOURCE, TwoCovariance
+from fscil.gallery.two_covariance import TwoCovariance
 from fscil.openset import DEFAULT_SCORE, SCORES, Evidence
 from fscil.runtime.text import printable
-from fscil.runtime.validation import invalid
 
 Floats = NDArray[np.float64]
 
@@ -135,9 +133,8 @@ class TwoCovarianceRule:
     default_score = "log_ratio"
     rounding = 0.01
 
-    def __init__(self, model: TwoCovariance, information_weight: float = INFORMATION_WEIGHT) -> None:
-        """information_weight: of the information in the nearest class's photos, beside its ratio."""
-        self.model, self.information_weight = model, information_weight
+    def __init__(self, model: TwoCovariance) -> None:
+        self.model = model
 
     def embed(self, features: Tensor) -> Tensor:
         return self.model.transform(features.float().cpu())
@@ -170,7 +167,7 @@ class TwoCovarianceRule:
     def offsets_of_known(self, counts: Tensor) -> Tensor:
         """(k,) counts of nearest classes -> (k,) float32, to be added to their ratios before "unknown" is decided."""
         distinct, group = _groups(counts)
-        return (self.information_weight * self.model.information(distinct)).float()[group]
+        return (self.model.information_weight * self.model.information(distinct)).float()[group]
 
     def class_points(self, rows: Tensor, counts: Tensor) -> Tensor:
         """What the class is expected to be. A score falls with the squared distance to it, weighted by precisions that
@@ -193,16 +190,7 @@ class TwoCovarianceRule:
         return len(self.model.centre) == dim
 
     def state(self) -> dict[str, Tensor]:
-        weight = torch.tensor(self.information_weight, dtype=torch.float64)
-        return {**self.model.state(), "information_weight": weight}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovarianceRule":
-        """What `state` returned. Models written before there was a weight decide by the ratio alone."""
-        weight = float(state.get("information_weight", torch.tensor(0.0)).double().max())
-        if not 0 <= weight <= 1:  # not so for NaN
-            raise invalid(SOURCE, "its weight of information is not between 0 and 1")
-        return cls(TwoCovariance.from_state(state), weight)
+        return self.model.state()
 
 
 def _groups(counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +207,7 @@ def rule_from_state(name: str, state: Mapping[str, Tensor]) -> DecisionRule:
     if name == CosineRule.name:
         return COSINE
     if name == TwoCovarianceRule.name:
-        return TwoCovarianceRule.from_state(state)
+        return TwoCovarianceRule(TwoCovariance.from_state(state))
     raise _unknown_rule(name)
 
 

@@ -32,6 +32,7 @@ class Constants:
     rescale: bring every image to the length the model expects
     within_scale: factor on the within-class covariance, above 1 where new photos vary more than those it comes from
     correlation: of the photos of one class: k of them tell as much as k / (1 + correlation (k - 1)) independent ones
+    information_weight: of the information in the nearest class's photos, beside its ratio, where "unknown" is decided
     """
 
     within_shrinkage: float = 0.6
@@ -39,6 +40,7 @@ class Constants:
     rescale: bool = True
     within_scale: float = 1.0
     correlation: float = 0.0
+    information_weight: float = 0.0  # as in models written before there was one
 
 
 def prepare(features: Tensor) -> Tensor:
@@ -143,6 +145,7 @@ class TwoCovariance:
     psi: Tensor  # (q,) float64, largest first
     rescale: bool
     correlation: float = 0.0
+    information_weight: float = 0.0
 
     @classmethod
     def fit(
@@ -154,6 +157,7 @@ class TwoCovariance:
         rescale: bool = Constants.rescale,
         within_scale: float = Constants.within_scale,
         correlation: float = Constants.correlation,
+        information_weight: float = Constants.information_weight,
         dim: int | None = None,
     ) -> "TwoCovariance":
         """(n, d) raw features and (n,) labels of two or more classes. dim: keep the directions of largest psi only."""
@@ -165,7 +169,7 @@ class TwoCovariance:
         chosen = psi.argsort(descending=True)[:dim]
         projection = moments.basis @ (vectors[:, chosen] / (within_scale * within).sqrt()[:, None])
         psi = psi[chosen].clamp_min(0) / within_scale
-        return cls(moments.centre.float(), projection.float(), psi, rescale, correlation)
+        return cls(moments.centre.float(), projection.float(), psi, rescale, correlation, information_weight)
 
     def transform(self, features: Tensor) -> Tensor:
         """(n, d) raw features -> (n, q) float32."""
@@ -222,22 +226,24 @@ class TwoCovariance:
             "psi": self.psi,
             "rescale": torch.tensor(self.rescale),
             "correlation": torch.tensor(self.correlation, dtype=torch.float64),
+            "information_weight": torch.tensor(self.information_weight, dtype=torch.float64),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovariance":
         """What `state` returned. Raises a StoreError for anything else, and where scores could become infinite."""
-        shapes = {"centre": 1, "projection": 2, "psi": 1, "rescale": 0, "correlation": 0}
+        state = {"information_weight": torch.tensor(0.0), **state}  # models written before it have none
+        shapes = {"centre": 1, "projection": 2, "psi": 1, "rescale": 0, "correlation": 0, "information_weight": 0}
         if any(name not in state or state[name].ndim != dimensions for name, dimensions in shapes.items()):
             raise invalid(SOURCE, "a tensor is missing or of another shape")
         centre, projection, psi = state["centre"].float(), state["projection"].float(), state["psi"].double()
-        correlation = float(state["correlation"].double())
+        shares = [float(state[name].double()) for name in ("correlation", "information_weight")]
         if projection.shape != (len(centre), len(psi)) or not projection.numel():
             raise invalid(SOURCE, "its tensors do not fit each other")
         bounded = all(bool((each.abs() <= LARGEST).all()) for each in (centre, projection, psi))  # not so for NaN
-        if not bounded or bool((psi < 0).any()) or not 0 <= correlation <= 1:
+        if not bounded or bool((psi < 0).any()) or not all(0 <= share <= 1 for share in shares):
             raise invalid(SOURCE, "its numbers are not finite or out of their bounds")
-        return cls(centre, projection, psi, bool(state["rescale"]), correlation)
+        return cls(centre, projection, psi, bool(state["rescale"]), *shares)
 
 
 def probabilities(log_ratios: Tensor, unknown_prior: float = 0.5, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -253,6 +253,7 @@ class PldaReadout(Readout):
     rescale: bool = True
     within_scale: float = 1.0
     correlation: float = 0.0
+    information_weight: float = 0.0
     calibration: dict[str, float] | None = None
 
     @classmethod
