@@ -31,6 +31,7 @@ DIMENSION = 512  # of the projection, at least
 WEIGHT = 10.0  # of the loss
 SLOPE = 0.1  # of the leaky ReLUs
 MOMENTUM = 0.9
+LARGEST_GRADIENT = 0.3  # of a session: without a limit, some sessions ended with everything forgotten
 RATE = 7.0  # of base training, times that of the recipe: dot-regression has small gradients
 
 
@@ -130,7 +131,7 @@ class NcFscil(FixedTargetMethod):
         def loss(mapped: Tensor, target: Tensor) -> Tensor:
             return WEIGHT * dot_regression(self.projection(mapped), self.targets[target], balanced(target))
 
-        schedule = Schedule(self.steps, len(labels), self.lr, MOMENTUM)
+        schedule = Schedule(self.steps, len(labels), self.lr, MOMENTUM, LARGEST_GRADIENT)
         generator = generator_of(self.config.train.seed, first)
         train_on_features(
             self.projection, lambda: (features, labels), loss, schedule, generator, self.context, self.title

@@ -28,6 +28,7 @@ class Schedule:
     batch: int
     rate: float  # at the beginning
     momentum: float | None = None  # of SGD; none: AdamW
+    largest_gradient: float = math.inf  # its norm, to which longer ones are shortened
 
 
 def standardised(features: Tensor) -> Tensor:
@@ -61,6 +62,7 @@ def train_on_features(
                 optimizer.zero_grad(set_to_none=True)
                 value = loss(features[chosen], labels[chosen])
                 value.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(part.parameters(), schedule.largest_gradient)
                 optimizer.step()
                 if stop.is_set():
                     raise KeyboardInterrupt
