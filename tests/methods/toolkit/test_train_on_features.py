@@ -60,3 +60,12 @@ def test_the_order_depends_on_the_seed_and_the_epoch():
     assert len({str(first), str(second), str(third)}) == 3
     assert epochs_seen(seed=1) == [first, second, third]
     assert epochs_seen(seed=2) != [first, second, third]
+
+
+@pytest.mark.parametrize(("slope", "moved"), [(10.0, 0.3), (-10.0, -0.3), (0.2, 0.2)])
+def test_a_gradient_is_shortened_to_the_largest_norm(slope, moved):
+    """One step of SGD at the rate 1, in the direction of the gradient or against it."""
+    part = Weight(1.0)
+    schedule = Schedule(epochs=1, batch=1, rate=1.0, momentum=0.0, largest_gradient=0.3)
+    train(part, lambda: (torch.zeros(1, 1), torch.zeros(1)), lambda *_: slope * part.value.sum(), schedule)
+    assert part.value.item() == pytest.approx(1.0 - moved, abs=1e-3)
