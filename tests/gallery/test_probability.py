@@ -123,3 +123,12 @@ def test_at_the_threshold_known_and_unknown_are_as_probable():
     for prior in (0.05, 0.3, 0.9):
         at = torch.tensor([calibration.threshold(2, prior)])
         assert float(calibration.probabilities(torch.zeros(1, 2), at, prior)[1]) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_of_large_ratios_no_probability_is_above_one():
+    ratios = torch.tensor([[604.944885, -66.27], [1e6, 1e6 - 1], [-1e6, -2e6]])
+    calibration = ProbabilityCalibration(temperature=7.3, slope=10.0, offset=0.0)
+    for evidence in (torch.full((3,), 1e6), ratios.amax(1)):
+        found, unknown = calibration.of_nearest(ratios, ratios, evidence, 0.3)
+        assert (found <= 1).all()
+        torch.testing.assert_close(found.sum(1) + unknown, torch.ones(3).double(), rtol=1e-6, atol=0)

@@ -56,13 +56,15 @@ class ProbabilityCalibration:
     def of_nearest(
         self, log_ratios: Tensor, nearest: Tensor, evidence: Tensor, unknown_prior: float = 0.5
     ) -> tuple[Tensor, Tensor]:
-        """(n, C) ratios, (n, k) some of them, (n,) evidence for "known" -> (n, k) probabilities of these classes, and
-        (n,) that of none. As `probabilities`, at the price of one pass over the ratios.
+        """(n, C) ratios, (n, k) the largest of them, largest first, and (n,) evidence for "known" -> (n, k)
+        probabilities of these classes, and (n,) that of none. As `probabilities`, at the price of one pass over the
+        ratios.
         """
-        every = torch.logsumexp(log_ratios / self.temperature, 1, keepdim=True).double()
+        largest = nearest[:, :1]  # taken off first: of large ratios, float32 would round a probability to above 1
+        every = torch.logsumexp((log_ratios - largest).div_(self.temperature), 1, keepdim=True).double()
         offset = self.offset_among(log_ratios.shape[1])
         odds = (self.slope * evidence[:, None].double() + offset) + _prior_odds(unknown_prior)
-        names = nearest.double() / self.temperature - every
+        names = (nearest - largest).double() / self.temperature - every
         return (F.logsigmoid(odds) + names).exp(), F.logsigmoid(-odds[:, 0]).exp()
 
     def unknown_at(self, evidence: float, classes: int, unknown_prior: float = 0.5) -> float:
