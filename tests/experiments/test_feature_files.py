@@ -7,6 +7,9 @@ import torch
 from fscil.data.images import Images
 from fscil.experiments import run as experiments
 from fscil.experiments.feature_files import features_of
+from fscil.experiments.grid import Grid
+from fscil.experiments.provenance import read_results
+from fscil.experiments.studies import comparison
 from fscil.features import Encoder
 from fscil.runtime.files import load_tensors
 from fscil.training.base_training import load_base_network
@@ -97,3 +100,20 @@ def test_features_of_other_weights_or_images_are_not_taken(run, photos, tmp_path
     changed = write_images(tmp_path / "changed", test=2)
     features_of(run, changed, CPU)
     assert sum(passed) == 48 + 16
+
+
+def test_the_cells_of_a_grid_share_the_features_of_their_network(photos, tmp_path, passed):
+    """A second frozen method needs those of its few new images alone, and gives the same as by itself."""
+    config = small_config(*SETTINGS)
+
+    def walks(out, methods):
+        grid = Grid(out, comparison(config, methods, [0]), photos, CPU, [].append)
+        assert grid.run("bench", (1,), [0]) == {}
+        return [walk["sessions"] for walk in read_results(out / "cells" / f"{methods[-1]}-seed0")["walks"]]
+
+    alone = walks(tmp_path / "alone", ["teen"])
+    walks(tmp_path / "both", ["ncm"])
+    passed.clear()
+    assert walks(tmp_path / "both", ["ncm", "teen"]) == alone
+    new = config.protocol.way
+    assert sum(passed) == new

@@ -14,12 +14,14 @@ from fscil.data import Dataset
 from fscil.errors import ConfigError
 from fscil.experiments.base_networks import BaseNetworks
 from fscil.experiments.cells import Cell
+from fscil.experiments.feature_files import KeptFeatures, keep_features
 from fscil.experiments.pretrained_accuracy import pretrained_accuracy
 from fscil.experiments.provenance import RESULTS, Provenance, data_fingerprint
 from fscil.experiments.results import result_header, walk_record
 from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.experiments.sessions import Walk, walk_all
 from fscil.methods import METHODS, Method
+from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.protocol import Draw, Protocol
 from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json
 from fscil.runtime.progress import titled
@@ -126,6 +128,8 @@ class CellRunner:
         kind = METHODS[config.method]
         network = load_base_network(kind.base_recipe(config), run, self._context)
         method = kind(config, network, self._context, names)
+        if isinstance(method, FrozenFeatureMethod):  # features of a network are extracted once for all its cells
+            keep_features(KeptFeatures(run, config, self.fingerprint(config), method.features), dataset, protocol)
         path = about.folder / f"fitted-{'-'.join(map(str, sorted(shots)))}.safetensors"
         if path.exists():
             method.load_state(load_tensors(path)[0])
