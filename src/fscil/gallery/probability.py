@@ -54,13 +54,20 @@ class ProbabilityCalibration:
         return both[:, :-1], both[:, -1]
 
     def of_nearest(
-        self, log_ratios: Tensor, nearest: Tensor, evidence: Tensor, unknown_prior: float = 0.5
+        self,
+        log_ratios: Tensor,
+        nearest: Tensor,
+        evidence: Tensor,
+        unknown_prior: float = 0.5,
+        among: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(n, C) ratios, (n, k) some of them, (n,) evidence for "known" -> (n, k) probabilities of these classes, and
         (n,) that of none. As `probabilities`, at the price of one pass over the ratios.
+
+        among: of how many classes the C are the candidates; by default they are all.
         """
         every = torch.logsumexp(log_ratios / self.temperature, 1, keepdim=True).double()
-        offset = self.offset_among(log_ratios.shape[1])
+        offset = self.offset_among(log_ratios.shape[1] if among is None else among)
         odds = (self.slope * evidence[:, None].double() + offset) + _prior_odds(unknown_prior)
         names = nearest.double() / self.temperature - every
         return (F.logsigmoid(odds) + names).exp(), F.logsigmoid(-odds[:, 0]).exp()
