@@ -105,3 +105,13 @@ def test_photos_that_are_nearly_the_same(model):
     by_cosine.enroll("new", new)
     assert [each.photo for each in doubts(by_cosine, Decision(), "new", [again])] == ["again"]
     assert doubts(*model, "new", [new[0], new[0]]) == []  # the very same counts once
+
+
+@pytest.mark.parametrize("damaged", [b"no picture", jpeg(np.full((8, 8, 3), 90, np.uint8), 80)[:100]])
+def test_a_thumbnail_that_is_no_picture_is_like_no_other(model, damaged):
+    """A model folder may come from anybody."""
+    by_cosine, thumbnail = model[0].under(COSINE), jpeg(np.full((96, 96, 3), 90, np.uint8), 80)
+    by_cosine.enroll("new", [replace(each, thumbnail=damaged) for each in photos(41, 2)])
+    more = [replace(each, thumbnail=thumbnail) for each in photos(41, 2, first=2)]
+    found = doubts(by_cosine, Decision(), "new", more)
+    assert [(each.photo, each.other) for each in found] == [(more[1].digest, more[0].digest)]

@@ -156,6 +156,42 @@ def test_a_threshold_is_stored(model, held_out):
         mine.calibrate()
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["from class means", "again"])
+def test_a_threshold_is_not_stored_for_scores_of_another_rule(by_cosine, tmp_path, again):
+    """Somebody upgrades the model while the photos are scored."""
+    by_cosine.save(tmp_path / "model")
+    with StoredClassifier.open(tmp_path / "model") as mine, StoredClassifier.open(tmp_path / "model") as yours:
+        if again:
+            yours.upgrade()
+            yours.enroll("new", NEW)
+        find = mine.classifier.find_threshold
+
+        def meanwhile(*arguments):
+            found = find(*arguments)
+            yours.upgrade()
+            return found
+
+        mine.classifier.find_threshold = meanwhile
+        with pytest.warns(FscilWarning, match="classes"), pytest.raises(ConfigError, match="Calibrate again"):
+            mine.calibrate()
+        assert mine.classifier.gallery.rule.name == "two_covariance"
+    assert Classifier.load(tmp_path / "model").calibration is None
+
+
+def test_a_threshold_in_memory_is_not_for_scores_of_another_rule(by_cosine, monkeypatch):
+    find = by_cosine.find_threshold
+
+    def meanwhile(*arguments):
+        found = find(*arguments)
+        by_cosine.estimate()
+        return found
+
+    monkeypatch.setattr(by_cosine, "find_threshold", meanwhile)
+    with pytest.warns(FscilWarning, match="classes"), pytest.raises(ConfigError, match="Calibrate again"):
+        by_cosine.calibrate()
+    assert by_cosine.calibration is None
+
+
 def test_a_long_journal_becomes_a_snapshot(model, monkeypatch):
     monkeypatch.setattr(folder_storage, "MAX_JOURNAL", 8)
     with StoredClassifier.open(model) as mine:

@@ -129,6 +129,7 @@ def test_not_acknowledged_where_a_file_cannot_be_removed(model, tmp_path, monkey
             for _ in range(2):
                 with pytest.raises(StoreError, match=r"journal-1\.jsonl: cannot be removed \(Operation not permitted"):
                     stored.forget("secret")
+                assert "secret" not in stored.classifier.gallery  # nor is it answered any more
             assert traces(copy) == ["journal-1.jsonl"]
             stored.enroll("bee", picture(2, 1))  # does not depend on it
         with pytest.raises(UnknownClassError):

@@ -12,6 +12,7 @@ from fscil.classifier.decision import Decision
 from fscil.classifier.prediction import predictions
 from fscil.errors import ConfigError
 from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, class_rows, index
+from fscil.gallery.choosing import usual_calibration
 
 DIM, CLASSES = 160, 600
 NOW = "2026-01-31T12:00:00+00:00"
@@ -77,6 +78,22 @@ def test_answers_are_those_of_a_comparison_with_all(rule, monkeypatch):
             assert one.score == pytest.approx(other.score, rel=1e-4, abs=1e-3)
 
 
+def test_a_photo_is_unknown_among_candidates_where_it_is_among_all(monkeypatch):
+    """The odds of "known" fall with the number of classes, and the candidates are a few of them."""
+    rule = two_covariance()
+    made, queries = filled(rule)
+    made.reject("class 3", [photo(drawn(queries[3], 1, spread=0.1), "no")])  # its number of classes is another one
+    decision = Decision(probability=usual_calibration(rule.model))
+    asked = torch.cat([queries[:10], centres(10, seed=7)])
+    found = predictions(made, decision, asked, top=1)
+    monkeypatch.setenv(index.VARIABLE, "none")
+    expected = predictions(made.under(rule), decision, asked, top=1)
+    assert {each.state == "unknown" for each in expected} == {True, False}
+    for one, other in zip(found, expected, strict=True):
+        assert (one.state == "unknown") == (other.state == "unknown")
+        assert one.unknown_probability == pytest.approx(other.unknown_probability, rel=1e-3)
+
+
 def test_it_keeps_in_step_with_enrolling_improving_and_forgetting():
     choose = random.Random(0)
     made, queries = filled(COSINE, 150)
@@ -100,6 +117,19 @@ def test_it_keeps_in_step_with_enrolling_improving_and_forgetting():
             exact = made.names[int(made.scores(own[each][None]).argmax())]
             assert exact in names
     assert len(made) == len(own)
+
+
+def test_where_all_near_classes_were_forgotten_farther_ones_are_found():
+    made, _ = filled(COSINE, 300)
+    crowd = centres(1, seed=3)[0]
+    for number in range(40):  # more than the index finds
+        made.enroll(f"alike {number}", [photo(drawn(crowd, number, spread=0.01), f"alike {number}")])
+    list(made.candidates(crowd[None], 2))  # makes the index
+    for number in range(40):
+        made.forget(f"alike {number}")
+    (found,) = predictions(made, Decision(), crowd[None], top=3)
+    expected = [made.names[row] for row in made.scores(crowd[None])[0].topk(3).indices.tolist()]
+    assert [name for name, _ in found.ranking] == expected
 
 
 def test_a_negative_example_counts_among_candidates():

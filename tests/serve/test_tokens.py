@@ -53,6 +53,18 @@ def test_programs_send_it_as_a_key(client):
         assert client.get("/classes", headers=headers).json()["may_enroll"] is True
 
 
+@pytest.mark.parametrize(
+    "other", ["a=1", 'settings={"k": "v"}', "two words=1", "alone", "path=/", "mail@host=1", "é=1", ""]
+)
+def test_cookies_of_other_programs_on_this_host_do_not_matter(other):
+    token = Token(8000)
+    own = token.set_cookie.partition(";")[0]
+    assert token.matches_cookie(f"{other}; {own}")
+    assert token.matches_cookie(f"{own}; {other}")
+    assert not token.matches_cookie(f"{other}; {own}x")
+    assert not token.matches_cookie(f"{other}; x{own}")
+
+
 def test_the_link_sets_a_cookie_and_leads_to_an_address_without_the_token(client):
     answer = httpx.get(f"{client.base_url}/?token={client.token}")
     assert answer.status_code == 303

@@ -13,7 +13,7 @@ from fscil.classifier.estimating import Estimated
 from fscil.classifier.held_out import held_out_ratios, left_out_evidence
 from fscil.data import photos
 from fscil.errors import ConfigError, DataError, FscilWarning
-from fscil.gallery import COSINE, Gallery, Photo, leave_one_class_out
+from fscil.gallery import COSINE, DecisionRule, Gallery, Photo, leave_one_class_out
 from fscil.openset import Calibration, threshold_at
 from fscil.runtime.text import count, first_few
 
@@ -33,6 +33,15 @@ def check_request(gallery: Gallery, false_accept: float, score: str | None) -> N
         )
     if not len(gallery):
         raise DataError("no class is enrolled, so every photo is unknown. Enroll some classes first.")
+
+
+def require_same_rule(made_for: DecisionRule, rule: DecisionRule) -> None:
+    """A threshold is of the scores of one rule, and estimating may have replaced that while photos were read."""
+    there, state = made_for.state(), rule.state()
+    if made_for.name != rule.name or any(not torch.equal(there[name], state[name]) for name in there):
+        raise ConfigError(
+            "the decision rule has changed meanwhile, and the threshold is for scores of the old one. Calibrate again."
+        )
 
 
 def labelled_photos(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fscil.classifier.calibration import calibrate_gallery, check_request, labelled_photos
+from fscil.classifier.calibration import calibrate_gallery, check_request, labelled_photos, require_same_rule
 from fscil.classifier.decision import Thresholds
 from fscil.classifier.doubts import doubts, warn_of
 from fscil.classifier.estimating import Estimate, Estimated, estimate
@@ -240,7 +240,8 @@ class ChangeablePredictor(SavedPredictor):
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
-        self.decision = replace(self.decision, calibration=calibration)
+        with self.lock:
+            self.decision = replace(self.decision, calibration=calibration)
 
     @property
     def thresholds(self) -> Thresholds:
@@ -252,7 +253,8 @@ class ChangeablePredictor(SavedPredictor):
 
     @thresholds.setter
     def thresholds(self, thresholds: Thresholds) -> None:
-        self.decision = self.decision.with_thresholds(thresholds.known, thresholds.unknown)
+        with self.lock:
+            self.decision = self.decision.with_thresholds(thresholds.known, thresholds.unknown)
 
     def calibrate(
         self, folder: PathLike | None = None, false_accept: float = 0.05, score: str | None = None, quiet: bool = True
@@ -282,7 +284,7 @@ class ChangeablePredictor(SavedPredictor):
         Raises
         ------
         ConfigError
-            If there is no such score or the share is out of range.
+            If there is no such score, the share is out of range, or the decision rule was replaced meanwhile.
         DataError
             If no class is enrolled, or the folder has no photo of anything else.
 
@@ -295,8 +297,12 @@ class ChangeablePredictor(SavedPredictor):
         >>> classifier.predict("car.jpg")[0].label is None
         True
         """
-        self.calibration = self.find_threshold(folder, false_accept, score, quiet)
-        return self.calibration
+        rule = self.gallery.rule
+        found = self.find_threshold(folder, false_accept, score, quiet)
+        with self.lock:
+            require_same_rule(rule, self.gallery.rule)
+            self.calibration = found
+        return found
 
     def find_threshold(
         self, folder: PathLike | None, false_accept: float, score: str | None, quiet: bool

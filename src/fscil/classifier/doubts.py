@@ -22,7 +22,8 @@ from PIL import Image
 from torch import Tensor
 
 from fscil.classifier.decision import Decision
-from fscil.errors import FscilWarning
+from fscil.data.images import decoded_image
+from fscil.errors import BadImageError, FscilWarning
 from fscil.gallery import Gallery, Photo, leave_one_photo_out
 from fscil.gallery.photo import class_name
 from fscil.gallery.probability import ProbabilityCalibration
@@ -96,7 +97,7 @@ def doubts(gallery: Gallery, decision: Decision, name: str, photos: Sequence[Pho
 
 def _duplicates(photos: Sequence[Photo], known: int) -> list[Doubt]:
     """Photos after the first `known` ones that are nearly the same as one before them."""
-    prints = [(photo, *_fingerprint(photo.thumbnail)) for photo in photos if photo.thumbnail]
+    prints = [(photo, *made) for photo in photos if (made := _fingerprint(photo.thumbnail))]
     if len(prints) < 2:
         return []
     matrix = np.stack([bits for _, bits, _ in prints])
@@ -104,22 +105,27 @@ def _duplicates(photos: Sequence[Photo], known: int) -> list[Doubt]:
     found = []
     for row in range(1, len(prints)):
         photo, _, limit = prints[row]
+        if photo.digest not in new:
+            continue
         differing = (matrix[:row] != matrix[row]).mean(1)
         nearest = int(differing.argmin())
-        if photo.digest in new and differing[nearest] < limit:
+        if differing[nearest] < limit:
             other = prints[nearest][0]
             message = f"{photo.source}: is nearly the same photo as {other.source}, and teaches little more."
             found.append(Doubt("duplicate", message, photo.digest, other.digest))
     return found
 
 
-def _fingerprint(thumbnail: bytes) -> tuple[NDArray[np.bool_], float]:
+def _fingerprint(thumbnail: bytes) -> tuple[NDArray[np.bool_], float] | None:
     """(256,) which of two neighbouring areas of a photo is brighter (difference hash), and the share of them that may
-    differ in nearly the same photo.
+    differ in nearly the same photo. None without a picture: thumbnails of a model may come from anybody.
     """
-    with Image.open(BytesIO(thumbnail)) as image:
-        limit = NEARLY_THE_SAME if max(image.size) >= SMALLEST_PHOTO else NEARLY_THE_SAME_TINY
-        grey = np.asarray(image.convert("L").resize((17, 16), Image.Resampling.BOX), np.int16)
+    try:
+        image = decoded_image(BytesIO(thumbnail))
+    except BadImageError:
+        return None
+    limit = NEARLY_THE_SAME if max(image.size) >= SMALLEST_PHOTO else NEARLY_THE_SAME_TINY
+    grey = np.asarray(image.convert("L").resize((17, 16), Image.Resampling.BOX), np.int16)
     bits: NDArray[np.bool_] = (grey[:, 1:] > grey[:, :-1]).ravel()
     return bits, limit
 

@@ -97,25 +97,29 @@ def _compared(
     scores, counts = gallery.scores(features, rows), gallery.counts if rows is None else gallery.counts[rows]
     refused = gallery.refused(features, scores, rows)
     if refused is None:
-        yield from _answers(gallery.rule, decision, names, scores, counts, top)
+        yield from _answers(gallery.rule, decision, names, scores, counts, len(gallery), top)
         return
     for row, out in zip(scores, refused, strict=True):  # each has classes of its own to choose from
         left = [name for name, gone in zip(names, out.tolist(), strict=True) if not gone]
-        yield from _answers(gallery.rule, decision, left, row[None, ~out], counts[~out], top)
+        among = len(gallery) - int(out.sum())
+        yield from _answers(gallery.rule, decision, left, row[None, ~out], counts[~out], among, top)
 
 
 def _answers(
-    rule: DecisionRule, decision: Decision, names: Sequence[str], scores: Tensor, counts: Tensor, top: int
+    rule: DecisionRule, decision: Decision, names: Sequence[str], scores: Tensor, counts: Tensor, among: int, top: int
 ) -> Iterator[Prediction]:
-    """(n, C) scores of the classes with these names and (C,) photos -> one prediction each."""
+    """(n, C) scores of the classes with these names and (C,) photos -> one prediction each.
+
+    among: of how many classes these are the candidates; the odds of "known" fall with that number.
+    """
     if not names:
         unknown = None if decision.probability is None else 1.0
         yield from [Prediction(None, 0.0, None, 0.0, unknown_probability=unknown)] * len(scores)
         return
     nearest = scores.topk(min(max(top, 2), len(names)), dim=1)
     evidence = decision.evidence(rule, scores, counts)
-    known = (evidence >= decision.smallest_accepted(len(names))).tolist()
-    likely, unknown_probabilities = _probabilities(decision, scores, nearest.values, evidence)
+    known = (evidence >= decision.smallest_accepted(among)).tolist()
+    likely, unknown_probabilities = _probabilities(decision, scores, nearest.values, evidence, among)
     answers = zip(known, nearest.values.tolist(), nearest.indices.tolist(), strict=True)
     for row, (accepted, values, classes) in enumerate(answers):
         chosen = [names[each] for each in classes]
@@ -124,12 +128,12 @@ def _answers(
 
 
 def _probabilities(
-    decision: Decision, scores: Tensor, nearest: Tensor, evidence: Tensor
+    decision: Decision, scores: Tensor, nearest: Tensor, evidence: Tensor, among: int
 ) -> tuple[Sequence[Sequence[float]], Sequence[float | None]]:
     """Per photo those of its nearest classes, and of unknown; none without a calibration of probabilities."""
     if decision.probability is None:
         return [()] * len(scores), [None] * len(scores)
-    classes, unknown = decision.probability.of_nearest(scores, nearest, evidence, decision.unknown_prior)
+    classes, unknown = decision.probability.of_nearest(scores, nearest, evidence, decision.unknown_prior, among)
     return classes.tolist(), unknown.tolist()
 
 

@@ -132,8 +132,10 @@ class StoredClassifier(StoredDecision):
             if new:
                 self._write(Gallery.record(name, new))
             # After that, so that a crash in between loses nothing: the same call again goes on here.
-            for other, digests in gallery.elsewhere(name, (photo.digest for photo in photos)).items():
-                self._remove_photos(other, digests)
+            moved = self.classifier.gallery.elsewhere(name, (photo.digest for photo in photos))
+            for other, digests in moved.items():
+                with suppress(UnknownClassError):  # another process was faster
+                    self._write({"do": "discard", "name": other, "digests": digests})
             return len(new)
 
     def _refresh_same_network(self) -> None:
@@ -142,14 +144,6 @@ class StoredClassifier(StoredDecision):
         self.refresh()
         if self._network != network:
             raise other_network(self.storage.place)
-
-    def _remove_photos(self, name: str, digests: Sequence[str]) -> None:
-        with suppress(UnknownClassError):  # another process was faster
-            if len(digests) == self.classifier.gallery.info(name).photos:
-                self.forget(name)
-                return
-            for digest in digests:
-                self.remove_photo(name, digest)
 
     def forget(self, name: str) -> None:
         """Remove a class and every trace of its photos, also from the files, or the rows of the database.

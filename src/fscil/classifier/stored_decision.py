@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from fscil.classifier.calibration import require_same_rule
 from fscil.classifier.decision import Decision, rule_from
 from fscil.classifier.estimating import Estimate, estimate
 from fscil.classifier.model_folder import Contents
@@ -11,6 +12,7 @@ from fscil.classifier.saving import restore_gallery
 from fscil.classifier.storage.interface import Described
 from fscil.classifier.synchronised import SynchronisedClassifier
 from fscil.errors import ConfigError
+from fscil.gallery import DecisionRule
 from fscil.openset import Calibration
 
 
@@ -47,8 +49,14 @@ class StoredDecision(SynchronisedClassifier):
         """
         with self._lock:
             self.refresh()
+            made_for = self.classifier.gallery.rule
             found = self.classifier.find_threshold(folder, false_accept, score, quiet)
-            self._decide(lambda decision: replace(decision, calibration=found))
+
+            def changed(decision: Decision, rule: DecisionRule) -> Decision:
+                require_same_rule(made_for, rule)  # another process may have upgraded the model meanwhile
+                return replace(decision, calibration=found)
+
+            self._decide(changed)
         return found
 
     def uncalibrate(self) -> None:
@@ -69,7 +77,7 @@ class StoredDecision(SynchronisedClassifier):
         >>> Classifier.load("birds.fscil").calibration is None
         True
         """
-        self._decide(lambda decision: replace(decision, calibration=None))
+        self._decide(lambda decision, _: replace(decision, calibration=None))
 
     def set_unknown_prior(self, unknown_prior: float) -> None:
         """Set how probable it is, before a photo is seen, that it shows none of the classes.
@@ -94,7 +102,7 @@ class StoredDecision(SynchronisedClassifier):
         0.2
         """
 
-        def changed(decision: Decision) -> Decision:
+        def changed(decision: Decision, rule: DecisionRule) -> Decision:
             if decision.probability is None:
                 raise ConfigError(
                     f"{self.storage.place} has no probabilities, so no prior can change them. Run: fscil upgrade"
@@ -128,7 +136,7 @@ class StoredDecision(SynchronisedClassifier):
         >>> Classifier.load("birds.fscil").thresholds
         Thresholds(known=0.8, unknown=0.5)
         """
-        self._decide(lambda decision: decision.with_thresholds(known, unknown))
+        self._decide(lambda decision, _: decision.with_thresholds(known, unknown))
 
     def upgrade(self, quiet: bool = True) -> Estimate:
         """As `Classifier.estimate`; the decision rule is stored when it returns.
@@ -169,12 +177,12 @@ class StoredDecision(SynchronisedClassifier):
         self._describe(change)
         return found[-1]
 
-    def _decide(self, change: Callable[[Decision], Decision]) -> None:
+    def _decide(self, change: Callable[[Decision, DecisionRule], Decision]) -> None:
         """Change what the scores of the rule are taken for."""
 
         def described(contents: Contents) -> Described:
             about = contents.about
             rule = rule_from(about, contents.decision)
-            return Described({**about, **change(Decision.from_about(about)).to_about(rule)})
+            return Described({**about, **change(Decision.from_about(about), rule).to_about(rule)})
 
         self._describe(described)

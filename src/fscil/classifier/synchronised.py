@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Self
 
 from fscil.classifier.decision import Decision
@@ -12,6 +12,7 @@ from fscil.classifier.predictor import PathLike
 from fscil.classifier.saving import restore_gallery
 from fscil.classifier.storage import Storage, storage_at
 from fscil.classifier.storage.interface import Described, Record
+from fscil.errors import FscilError, UnavailableError
 
 
 class SynchronisedClassifier:
@@ -114,14 +115,28 @@ class SynchronisedClassifier:
 
     def _write(self, record: Record) -> None:
         """Change the gallery in the storage, then here."""
-        with self._lock:
+        with self._changing():
             self.storage.write(record, self._network)
-            self.refresh()
 
     def _describe(self, change: Callable[[Contents], Described]) -> None:
         """Change description and decision rule in the storage, then here."""
-        with self._lock:
+        with self._changing():
             self.storage.describe(change, self._network)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One change of the storage, which is read afterwards; also where it failed, as it may have been written before
+        that: a class is forgotten although a file of before cannot be removed.
+        """
+        with self._lock:
+            try:
+                yield
+            except UnavailableError:
+                raise  # to read it would wait as long again, in vain
+            except FscilError:
+                with suppress(FscilError):
+                    self.refresh()
+                raise
             self.refresh()
 
     def _replace(self, contents: Contents) -> None:

@@ -15,6 +15,7 @@ from fscil.gallery.class_rows import ClassRows
 from fscil.gallery.negatives import Negatives
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
 from fscil.gallery.records import (
+    Discarding,
     Enrollment,
     Forgetting,
     NegativeRemoval,
@@ -219,8 +220,7 @@ class Gallery:
         """
         new = self.enroll(new_class_name(name), photos)
         for other, digests in self.elsewhere(name, (photo.digest for photo in photos)).items():
-            for digest in digests:
-                self.remove_photo(other, digest)
+            self.discard_photos(other, digests)
         return new
 
     def remove_photo(self, name: str, digest: str) -> None:
@@ -232,13 +232,25 @@ class Gallery:
             If there is no such class, or it has no such photo.
         """
         name = class_name(name)
-        known = self._find(name)
-        if digest not in known.photos:
+        if digest not in self._find(name).photos:
             raise no_photo(name, digest)
-        if len(known.photos) == 1:
+        self.discard_photos(name, [digest])
+
+    def discard_photos(self, name: str, digests: Collection[str]) -> None:
+        """Remove those of these photos that a class has; with its last one, the class.
+
+        Raises
+        ------
+        UnknownClassError
+            If there is no such class.
+        """
+        name = class_name(name)
+        known, gone = self._find(name).photos, set(digests)
+        left = [digest for digest in known if digest not in gone]
+        if not left:
             self.forget(name)
-        else:
-            self.replace_photos(name, [each for each in known.photos if each != digest])
+        elif len(left) < len(known):
+            self.replace_photos(name, left)
 
     def replace_photos(self, name: str, kept: Collection[str], new: Sequence[Photo] = ()) -> None:
         """Leave a class those of its photos that have one of the digests `kept`, and add others; it keeps its place."""
@@ -376,9 +388,9 @@ class Gallery:
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Repeat the change of a record: "enroll" and "reject", of which a second time changes nothing, "forget",
-        "rename" to another name, "remove" of one photo, "replace" of those that are not kept by others,
-        "remove_negative", or "replace_negatives". What is to be rejected for a class that is gone, or that has learned
-        it, is left out.
+        "rename" to another name, "remove" of one photo, "discard" of those of several that are there, "replace" of
+        those that are not kept by others, "remove_negative", or "replace_negatives". What is to be rejected for a class
+        that is gone, or that has learned it, is left out.
 
         Raises
         ------
@@ -394,6 +406,8 @@ class Gallery:
                 self.rename(name, to)
             case Removal(name, digest):
                 self.remove_photo(name, digest)
+            case Discarding(name, digests):
+                self.discard_photos(name, digests)
             case Replacement(name, kept, photos):
                 self.replace_photos(name, kept, photos)
             case Rejection(name, photos):

@@ -97,7 +97,10 @@ class ClassIndex:
         changed = [self._row(number) for number in self._changed]
         for found in self._index.search(queries, max(CANDIDATES, 2 * least))[1].tolist():
             near = {row for number in found if (row := self._row(number)) is not None}
-            yield torch.tensor(sorted(near.union(row for row in changed if row is not None)), dtype=torch.int64)
+            near.update(row for row in changed if row is not None)
+            if len(near) < least:  # those that the index found were forgotten
+                near = set(range(len(rows)))
+            yield torch.tensor(sorted(near), dtype=torch.int64)
 
     def _row(self, number: int) -> int | None:
         """None of a class that was forgotten, and of -1, by which faiss fills up."""

@@ -54,15 +54,22 @@ class ProbabilityCalibration:
         return both[:, :-1], both[:, -1]
 
     def of_nearest(
-        self, log_ratios: Tensor, nearest: Tensor, evidence: Tensor, unknown_prior: float = 0.5
+        self,
+        log_ratios: Tensor,
+        nearest: Tensor,
+        evidence: Tensor,
+        unknown_prior: float = 0.5,
+        among: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(n, C) ratios, (n, k) the largest of them, largest first, and (n,) evidence for "known" -> (n, k)
         probabilities of these classes, and (n,) that of none. As `probabilities`, at the price of one pass over the
         ratios.
+
+        among: of how many classes the C are the candidates; by default they are all.
         """
         largest = nearest[:, :1]  # taken off first: of large ratios, float32 would round a probability to above 1
         every = torch.logsumexp((log_ratios - largest).div_(self.temperature), 1, keepdim=True).double()
-        offset = self.offset_among(log_ratios.shape[1])
+        offset = self.offset_among(log_ratios.shape[1] if among is None else among)
         odds = (self.slope * evidence[:, None].double() + offset) + _prior_odds(unknown_prior)
         names = (nearest - largest).double() / self.temperature - every
         return (F.logsigmoid(odds) + names).exp(), F.logsigmoid(-odds[:, 0]).exp()

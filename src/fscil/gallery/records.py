@@ -36,6 +36,12 @@ class Removal:
     digest: str
 
 
+@dataclass(frozen=True)
+class Discarding:
+    name: str
+    digests: list[str]  # of photos that it need not have
+
+
 @dataclass(frozen=True, eq=False)
 class Replacement:
     name: str
@@ -63,7 +69,15 @@ class NegativeReplacement:
 
 
 Change: TypeAlias = (
-    Enrollment | Forgetting | Renaming | Removal | Replacement | Rejection | NegativeRemoval | NegativeReplacement
+    Enrollment
+    | Forgetting
+    | Renaming
+    | Removal
+    | Discarding
+    | Replacement
+    | Rejection
+    | NegativeRemoval
+    | NegativeReplacement
 )
 
 
@@ -106,6 +120,8 @@ def read_record(record: Mapping[str, Any], dim: int) -> Change:
             return converted(content, Renaming, SOURCE)
         case "remove":
             return converted(content, Removal, SOURCE)
+        case "discard":
+            return converted(content, Discarding, SOURCE)
         case "replace":
             new = converted(content, _StoredReplacement, SOURCE)
             return Replacement(new.name, set(new.kept), [_photo(each, dim) for each in new.photos])

@@ -6,7 +6,6 @@ It is made at every start and printed as part of the URL. Opening that URL logs 
 import hmac
 import secrets
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 
 def _random() -> str:
@@ -26,12 +25,14 @@ class Token:
         return hmac.compare_digest(presented, self.value.encode())
 
     def matches_cookie(self, header: str) -> bool:
-        """Whether a Cookie header is of a browser that has been logged in."""
-        try:
-            found = SimpleCookie(header).get(self._cookie_name)
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self._session.encode())
+        """Whether a Cookie header is of a browser that has been logged in.
+
+        Browsers send along what other programs on this host have set. `http.cookies` ends at the first of those that is
+        not of the standard, such as JSON, and would not see this one.
+        """
+        pairs = (pair.strip().partition("=") for pair in header.split(";"))
+        found = [value for name, _, value in pairs if name == self._cookie_name]
+        return any(hmac.compare_digest(value.encode(), self._session.encode()) for value in found)
 
     @property
     def set_cookie(self) -> str:

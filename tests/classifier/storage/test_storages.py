@@ -149,7 +149,9 @@ def test_every_kind_of_change_reaches_the_others(storage, opened):
         {"do": "remove", "name": "honey bee", "digest": "02"},  # its last
         Gallery.record("bee", [photo(6)]),
         {"do": "forget", "name": "cat"},
-        Gallery.record("cat", [photo(7)]),
+        Gallery.record("cat", [photo(7), photo(8), photo(9)]),
+        {"do": "discard", "name": "cat", "digests": ["07", "09", "30"]},  # one of which it has not
+        {"do": "discard", "name": "bee", "digests": ["06"]},  # its last
     ):
         before = storage.version()
         mine.write(record)
@@ -276,6 +278,7 @@ RECORDS = st.lists(
         st.tuples(st.just("forget"), NAMES),
         st.tuples(st.just("rename"), NAMES, NAMES),
         st.tuples(st.just("remove"), NAMES, st.integers(0, 5)),
+        st.tuples(st.just("discard"), NAMES, st.lists(st.integers(0, 5), min_size=1, max_size=3)),
         st.tuples(st.just("reject"), NAMES, st.lists(st.integers(0, 5), min_size=1, max_size=3)),
         st.tuples(st.just("remove_negative"), NAMES, st.integers(0, 5)),
         st.tuples(st.just("follow")),
@@ -292,6 +295,8 @@ def record_of(do, name, more=None):
             return {"do": do, "name": name, "to": more}
         case "remove" | "remove_negative":
             return {"do": do, "name": name, "digest": f"{more:02d}"}
+        case "discard":
+            return {"do": do, "name": name, "digests": [f"{number:02d}" for number in more]}
     return {"do": do, "name": name}
 
 
@@ -327,6 +332,24 @@ def error_of(action, record):
     except FscilError as error:
         return type(error)
     return None
+
+
+def test_a_photo_that_others_enroll_stays_when_all_the_rest_of_its_class_moves(place, monkeypatch):
+    tiny_classifier().save(place)
+    with StoredClassifier.open(place) as mine, StoredClassifier.open(place) as yours:
+        mine.enroll("old", [picture(1, 0), picture(1, 1)])
+        write = mine.storage.write
+
+        def meanwhile(record, network):
+            if record["do"] != "enroll":
+                yours.enroll("old", picture(1, 2))
+            write(record, network)
+
+        monkeypatch.setattr(mine.storage, "write", meanwhile)
+        assert mine.enroll("new", [picture(1, 0), picture(1, 1)]) == 2
+        left = [photo.digest for photo in yours.classifier.photos(picture(1, 2))]
+        assert [photo.digest for photo in mine.classifier.gallery.photos("old")] == left
+    assert Classifier.load(place).gallery.info("old").photos == 1
 
 
 def test_a_classifier_in_either_storage(place, tmp_path):

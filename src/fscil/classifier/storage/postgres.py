@@ -155,8 +155,8 @@ class PostgresStorage:
             number = apply(connection, record, version, model.keeps_negatives)
             if number is None:
                 return
-            if kind == "remove" and not tables.classes(connection, [number]):
-                kind = "forget"
+            if kind in ("remove", "discard"):
+                kind = "remove" if tables.classes(connection, [number]) else "forget"
             _commit(connection, version, number, kind)
 
         self._database.run(work)

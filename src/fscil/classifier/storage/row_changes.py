@@ -35,7 +35,11 @@ def apply(connection: "Connection", record: Record, version: int, negatives: boo
                 raise name_taken(record["to"])
             connection.execute("UPDATE fscil_class SET name = %s WHERE id = %s", (record["to"], number))
         case "remove":
-            _remove(connection, number, name, record["digest"])
+            if not _remove(connection, number, [record["digest"]]):
+                raise no_photo(name, record["digest"])
+        case "discard":
+            if not _remove(connection, number, record["digests"]):
+                return None
         case "reject":
             _reject(connection, number, _photos(record), version)
         case "remove_negative":
@@ -57,14 +61,14 @@ def _enroll(connection: "Connection", record: Record, version: int, negatives: b
     return number
 
 
-def _remove(connection: "Connection", number: int, name: str, digest: str) -> None:
-    """With the last one the class goes too."""
-    if not tables.remove_photos(connection, "fscil_photo", number, [digest]):
-        raise no_photo(name, digest)
+def _remove(connection: "Connection", number: int, digests: Sequence[str]) -> int:
+    """How many there were. With the last one the class goes too."""
+    removed = tables.remove_photos(connection, "fscil_photo", number, digests)
     connection.execute(
         "DELETE FROM fscil_class c WHERE id = %s AND NOT EXISTS (SELECT 1 FROM fscil_photo WHERE class = c.id)",
         (number,),
     )
+    return removed
 
 
 def _reject(connection: "Connection", number: int, photos: Sequence[Photo], version: int) -> None:
