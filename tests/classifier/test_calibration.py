@@ -150,6 +150,16 @@ def test_photos_that_were_learned_are_not_unknown(classifier, images, tmp_path):
         classifier.calibrate(tmp_path / "strangers")
 
 
+def test_photos_that_were_learned_do_not_count_as_known(classifier, flat, images, tmp_path):
+    """The cost is then that of a folder without them: the gallery's own photos, each held out."""
+    alone = classifier.calibrate(flat, 0.25)
+    folder = tmp_path / "both"
+    shutil.copytree(images / NAMES[0], folder / NAMES[0])
+    shutil.copytree(flat, folder / "others")
+    with pytest.warns(FscilWarning, match="6 photos that the model has learned say nothing of new ones"):
+        assert classifier.calibrate(folder, 0.25) == alone
+
+
 def test_impossible_values_are_refused_before_photos_are_read(classifier, tmp_path):
     for wrong in (-0.1, 1, float("nan")):
         with pytest.raises(ConfigError, match="is not possible"):

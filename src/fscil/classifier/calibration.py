@@ -138,11 +138,17 @@ def _labelled_scores(
     _require_unknown([name for _, name in labelled], gallery)
     enrolled = torch.tensor([name is not None and name in gallery for _, name in labelled])
     own = {photo.digest for name in gallery.names for photo in gallery.photos(name)}
-    learned = [photo.source for photo, known in zip((each for each, _ in labelled), enrolled, strict=True)
-               if not known and photo.digest in own]  # fmt: skip
-    if learned:
+    learned = torch.tensor([photo.digest in own for photo, _ in labelled])
+    if (learned & ~enrolled).any():
+        sources = [labelled[place][0].source for place in (learned & ~enrolled).nonzero()[:, 0].tolist()]
         raise DataError(
-            f"{count(len(learned), 'photo')} that the model has learned cannot be unknown: {first_few(learned)}. Take "
+            f"{count(len(sources), 'photo')} that the model has learned cannot be unknown: {first_few(sources)}. Take "
             f"them out of the folder, or put them into folders named like their classes."
         )
-    return scores[enrolled], scores[~enrolled]
+    if learned.any():
+        warnings.warn(
+            f"{count(int(learned.sum()), 'photo')} that the model has learned say nothing of new ones and are left out.",
+            FscilWarning,
+            stacklevel=5,
+        )
+    return scores[enrolled & ~learned], scores[~enrolled]

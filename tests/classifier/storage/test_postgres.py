@@ -245,6 +245,25 @@ def test_negative_examples_reach_other_servers_by_notification(database, monkeyp
             assert yours.classifier.predict(picture(0, 1))[0].label == "ant"
 
 
+def test_a_server_follows_again_after_any_error(database, monkeypatch, caplog):
+    monkeypatch.setattr(postgres_storage, "RETRY_SECONDS", 0.01)
+    made = tiny_classifier()
+    made.enroll("ant", [picture(0, 0)])
+    made.save(database)
+    again = threading.Event()
+    errors = iter([MemoryError("no room"), ValueError("a defect")])
+
+    def refresh():
+        for error in errors:
+            raise error
+        again.set()
+
+    with StoredClassifier.open(database) as mine, mine.storage.following(refresh):
+        assert again.wait(60)
+        assert mine.storage.outdated() is None
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["no room", "a defect"]
+
+
 def test_a_server_says_when_it_is_out_of_date(database, postgres, monkeypatch):
     made = tiny_classifier()
     made.enroll("ant", [picture(0, 0)])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import threading
 import time
 import uuid
@@ -23,6 +24,8 @@ from fscil.runtime.files import pack_tensors, unpack_tensors
 
 if TYPE_CHECKING:
     from fscil.classifier.storage.database import Connection
+
+log = logging.getLogger(__name__)
 
 CHANNEL = "fscil"
 POLL_SECONDS = 1.0  # a change is read after this long at the latest, should its notification be lost
@@ -215,6 +218,9 @@ class PostgresStorage:
                 with self._database.listening(CHANNEL) as wait:
                     self._listen(wait, refresh, stop)
             except FscilError:  # what it says is said to whoever writes; see `outdated` for those who only read
+                stop.wait(RETRY_SECONDS)
+            except Exception:  # for instance no memory: without this thread the service would never be up to date again
+                log.exception("%s: the gallery could not be read again", self.place)
                 stop.wait(RETRY_SECONDS)
 
     def _listen(self, wait: Callable[[float], bool], refresh: Callable[[], object], stop: threading.Event) -> None:
