@@ -147,7 +147,7 @@ def _labelled_scores(
         )
     if learned.any():
         warnings.warn(
-            f"{count(int(learned.sum()), 'photo')} that the model has learned say nothing of new ones and are left out.",
+            f"{count(int(learned.sum()), 'photo')} that the model has learned say nothing of new ones: left out.",
             FscilWarning,
             stacklevel=5,
         )
