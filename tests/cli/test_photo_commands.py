@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -331,6 +332,17 @@ def test_the_thresholds_of_known_and_unknown(model, asked, capsys, fails):
     assert Classifier.load(model).thresholds == Thresholds(known=1.0, unknown=0.99)
     assert "is not possible" in fails("calibrate", model, "--known-at", 1.01)
     assert "leave it out" in fails("calibrate", model, "--unknown-at", 0.4, "--false-accept", 0.1)
+
+
+def test_a_model_in_the_place_of_photos_and_a_photo_to_watch_are_errors(model, asked, fails):
+    assert "The model comes first" in fails("predict", asked / "a.png", model)
+    assert "--watch is for folders" in fails("predict", model, asked / "a.png", "--watch")
+
+
+def test_a_threshold_that_rejects_most_photos_says_how_to_remove_it(model, photos, capsys):
+    assert call("calibrate", model, photos / "new", "--false-accept", 0, "--quiet") == 0
+    rejected = float(re.search(r"rejects ([\d.]+)%", said := capsys.readouterr().out)[1])
+    assert ("--off" in said) == (rejected > 50)
 
 
 def test_a_threshold_is_removed_again(model, photos, capsys, fails):

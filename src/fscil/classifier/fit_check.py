@@ -110,8 +110,11 @@ class FitCheck:
     def _costs(self) -> list[str]:
         lines = []
         for cost in self.costs:
-            taken = "" if cost.accepted is None else f", {cost.accepted:.0%} of photos of a class it never saw are not"
-            lines.append(f"with --unknown-at {cost.threshold:g}: {cost.rejected:.0%} of your photos are unknown{taken}")
+            taken = "" if cost.accepted is None else f", {cost.accepted:.0%} of photos of other classes are not"
+            lines.append(
+                f"with fscil calibrate MODEL --unknown-at {cost.threshold:g}: {cost.rejected:.0%} of photos of your "
+                f"classes are unknown{taken}"
+            )
         return lines
 
 

@@ -249,7 +249,10 @@ class Predictor:
         root = Path(folder).expanduser()
         found = [(path, label) for path, label in photos.labelled(root, "test") if label is not None]
         if not found:
-            raise DataError(f"{root}: no photo in a class folder, so nothing says what is right.")
+            raise DataError(
+                f"{root}: no photo in a class folder, so nothing says what is right. Expected are "
+                f"DIR/CLASS/PHOTO, or a CSV file with the columns path,label."
+            )
         with self.lock:
             own = {photo.digest for name in self.gallery.names for photo in self.gallery.photos(name)}
         answers, skipped, learned = list[CheckedPhoto](), list[str](), 0

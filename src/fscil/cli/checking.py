@@ -56,7 +56,7 @@ def calibrate(
 
     Photos of DIR that are in no class folder, or in one named like no enrolled class, are unknown. Those in folders
     named like an enrolled class measure how often a known one is rejected. Without DIR each class is left out in turn,
-    which needs about 20 classes or more.
+    which is far off with fewer than about 20 classes.
 
     Example: fscil calibrate birds.fscil photos/no_birds --false-accept 0.05
 
@@ -92,6 +92,8 @@ def calibrate(
     )
     if found.false_reject is not None:
         say(f"rejects {found.false_reject:.1%} of {count(found.knowns, 'photo')} of enrolled classes")
+        if found.false_reject > 0.5:
+            say(f"That is most of them. To remove this threshold: fscil calibrate {model} --off")
 
 
 def _say_thresholds(stored: "StoredClassifier") -> None:

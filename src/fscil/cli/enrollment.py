@@ -116,7 +116,8 @@ def forget(
 ) -> None:
     """Remove a class and every trace of its photos, from the files too. What is left predicts as before.
 
-    With --photo one photo; with its last photo a class is gone.
+    With --photo one photo; with its last photo a class is gone. What fit estimated from a class stays until fscil
+    upgrade or fit.
 
     Example: fscil forget birds.fscil "red panda"
 

@@ -21,7 +21,8 @@ commands = typer.Typer()
 def fit(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Model folder to write.")],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="One folder of photos per class: DIR/CLASS/PHOTO.")
+        Path | None,
+        typer.Argument(metavar="DIR|CSV", help="Photos in class folders, DIR/CLASS/PHOTO, or a list: path,label."),
     ] = None,
     run: Annotated[
         Path | None, typer.Option("--from", metavar="RUN", help="Use the network of a finished fscil train run.")
@@ -41,7 +42,7 @@ def fit(
     ] = False,
     unknown_prior: Annotated[
         float | None,
-        typer.Option(help="How probable it is, before a photo is seen, that it shows none of the classes."),
+        typer.Option(help="How probable it is, before a photo is seen, that it shows none of the classes (0.3)."),
     ] = None,
     backbone: Annotated[
         str | None, typer.Option(metavar="NAME", help="The pretrained network; fscil backbones lists them.")

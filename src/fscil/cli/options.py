@@ -43,7 +43,7 @@ Plugins = Annotated[
         "--plugin",
         callback=_load_plugins,
         is_eager=True,
-        help="A Python file that registers a method, data set, backbone or loss; may be repeated.",
+        help="A Python file that registers methods, data sets, backbones and so on; may be repeated.",
     ),
 ]
 
@@ -84,6 +84,8 @@ def photo_files(paths: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in (Path(path).expanduser() for path in paths):
         inside = photos.files(path) if path.is_dir() else [path]
+        if not inside and (path / "model.json").exists():
+            raise ConfigError(f"{path} is a model, where photos are expected. The model comes first.")
         if not inside:
             raise DataError(f"{path}: no photo in this folder.")
         found += inside

@@ -102,6 +102,8 @@ def predict(
 
     if watch:
         folders = [path.expanduser() for path in images]
+        if files := [str(path) for path in folders if path.is_file()]:
+            raise ConfigError(f"--watch is for folders: {first_few(files)} is a file. Give its folder, or no --watch.")
         say_to_people(f"watching {first_few([str(path) for path in folders])}: Ctrl-C to stop")
         for batch in arriving(lambda: todo(_photos_in(folders))):
             predict_all(batch, quiet=True)
