@@ -4,7 +4,7 @@ Several processes, on one machine or on many that share the folder, may run the 
 network, by a lock that ends with the process, and passes over what others have claimed.
 
 OUT/grid.json                    what the grid is: kind, data, last command, and its cells in order
-OUT/base/<key>/                  run folders of base networks; cells whose recipes agree share one
+OUT/base/<key>/                  run folders of base networks; cells whose recipes agree share one, and its features
 OUT/cells/<name>/config.toml     its settings; with them word_vectors.sha256, where it needs word vectors
 OUT/cells/<name>/fitted-*.safetensors   a method after the base session
 OUT/cells/<name>/results.json    its sessions, as `fscil evaluate` writes them; a walk is added as it ends

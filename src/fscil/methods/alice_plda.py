@@ -6,7 +6,7 @@ for less than one of many.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class AlicePlda(FrozenFeatureMethod):
         if not self.base_recipe(self.config).train.epochs:
             return choose(features, labels, tuple(shots)).constants
         classes = len(torch.unique(labels))
-        return TRAINED if classes >= ENOUGH_TO_RESCALE else start(classes)
+        return TRAINED if classes >= ENOUGH_TO_RESCALE else replace(start(classes), information_weight=0.0)
 
     def learn(self, new: Images) -> None:
         check_numbers(new, len(self.counts))
