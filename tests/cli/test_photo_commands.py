@@ -137,6 +137,16 @@ def test_without_training_there_is_an_empty_model_to_enroll_into(tmp_path, capsy
     assert "(0 classes)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("options", [[], ["-o", "answers.csv"]])
+def test_of_a_model_without_classes_predict_says_so(model, asked, capsys, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    for info in Classifier.load(model).classes():
+        assert call("forget", model, info.name) == 0
+    capsys.readouterr()
+    assert call("predict", model, asked, *options) == 0
+    assert f"has no class yet, so every photo is unknown. First: fscil enroll {model}" in capsys.readouterr().err
+
+
 def test_ctrl_c_and_the_same_command_again(photos, tmp_path, capsys):
     command = ["fit", photos / "base", "-o", tmp_path / "m.fscil", *SMALLER, "--quiet"]
     with ctrl_c_at(step=4):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from fscil.cli.output import csv_lines, json_lines, table, text_lines
 from fscil.errors import ConfigError, DataError
 from fscil.runtime.progress import ProgressBar
 from fscil.runtime.text import count, first_few, printable
+
+if TYPE_CHECKING:
+    from fscil.classifier import Classifier
 
 commands = typer.Typer()
 
@@ -82,6 +85,7 @@ def predict(
     write = (json_lines if as_json else csv_lines if as_csv else text_lines)(out, top)
     every = [] if watch else photo_files(images)  # before the model: a mistake in a path is told at once
     loaded = Classifier.load(model, device)
+    _hint_at_no_classes(loaded, model)
 
     def todo(paths: Sequence[Path]) -> list[Path]:
         return sorter.todo(paths) if sorter else list(paths)
@@ -116,6 +120,11 @@ def predict(
         raise typer.Exit(1)
 
 
+def _hint_at_no_classes(loaded: "Classifier", model: str) -> None:
+    if not len(loaded.gallery):
+        say_to_people(f"{model} has no class yet, so every photo is unknown. First: fscil enroll {model} NAME PHOTO…")
+
+
 def _predict_to_file(
     model: str, images: Sequence[Path], path: Path, top: int, unknown_prior: float | None, device: str, quiet: bool
 ) -> None:
@@ -127,6 +136,7 @@ def _predict_to_file(
 
     every = photo_files(images)
     loaded = Classifier.load(model, device)
+    _hint_at_no_classes(loaded, model)
     table = PredictionTable(path, top, {"model": fingerprint(loaded), "unknown_prior": unknown_prior})
     paths = table.todo(every)
     if len(paths) < len(every):
