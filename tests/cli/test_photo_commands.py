@@ -143,7 +143,7 @@ def test_of_a_model_without_classes_predict_says_so(model, asked, capsys, tmp_pa
     for info in Classifier.load(model).classes():
         assert call("forget", model, info.name) == 0
     capsys.readouterr()
-    assert call("predict", model, asked, *options) == 0
+    assert call("predict", model, asked / "a.png", *options) == 0
     assert f"has no class yet, so every photo is unknown. First: fscil enroll {model}" in capsys.readouterr().err
 
 
