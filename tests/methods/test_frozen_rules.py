@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from naive import BASE, DATA, cosine, fitted, mean, session, softmax
+from naive import BASE, DATA, config_of, cosine, fitted, mean, session, softmax
 from scipy.spatial.distance import mahalanobis
 from sklearn.linear_model import Ridge
 
@@ -16,12 +16,13 @@ from fscil.experiments.studies import default_methods
 from fscil.gallery import balanced_means, class_means
 from fscil.gallery.choosing import choose, start
 from fscil.gallery.two_covariance import TwoCovariance
-from fscil.methods import METHODS
+from fscil.methods import METHODS, calibrated_statistics, fecam
 from fscil.methods.fecam import shrunk_correlation
 from fscil.methods.ranpac import ridge_regression
 from fscil.methods.teen import calibrated
 from fscil.methods.toolkit.frozen_features import tukey
 from fscil.protocol import Protocol
+from fscil.runtime.files import load_tensors, save_tensors
 from helpers import part, small_config, untrained_method
 
 
@@ -277,3 +278,26 @@ def test_one_base_class_is_too_few_for_two_covariances():
     method = untrained_method("alice_plda", small_config(), 1)
     with pytest.raises(ProtocolError, match="two base classes"):
         method.fit_base(part([6], 0), (2,))
+
+
+@pytest.mark.parametrize("name", ["fecam", "c_fecam", "c_ranpac"])
+def test_with_wide_features_classes_share_a_covariance_and_the_state_can_be_saved(name, tmp_path, monkeypatch):
+    """Wide: as those of pretrained networks are. The rule goes on from the file as it would have without."""
+    for module in (fecam, calibrated_statistics):
+        monkeypatch.setattr(module, "MAX_OWN_WIDTH", 1)
+    method = untrained_method(name, config_of(), 6)
+    method.fit_base(BASE, (2, 1))
+    save_tensors(tmp_path / "fitted.safetensors", method.state())
+    again = untrained_method(name, config_of(), 6)
+    again.load_state(load_tensors(tmp_path / "fitted.safetensors")[0])
+    for each in (method, again):
+        each.learn(session(1))
+    torch.testing.assert_close(again.scores(BASE), method.scores(BASE))
+    if name != "c_ranpac":
+        (factor,), queries = method.factors.double(), tukey(method.features(BASE), 0.5)
+        distances = [
+            [((query - mean) @ factor.T).square().sum() for mean in method.means.double()] for query in queries
+        ]
+        torch.testing.assert_close(
+            -method.scores(BASE).double(), torch.tensor(distances).double(), rtol=1e-4, atol=1e-4
+        )

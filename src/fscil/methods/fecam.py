@@ -53,7 +53,7 @@ class FeCam(FrozenFeatureMethod):
         within = torch.cov((features - self.means.double()[labels]).T)
         self.shared = inverse_factor(within, SHRINKAGE)
         if features.shape[1] > MAX_OWN_WIDTH:
-            self.factors = self.shared[None]
+            self.factors = self.shared[None].clone()  # tensors that share memory cannot be saved
         else:
             self.factors = torch.stack([self._factor(features[labels == c]) for c in base.counts])
 
@@ -72,10 +72,13 @@ class FeCam(FrozenFeatureMethod):
 
     def scores(self, images: Images) -> Tensor:
         """Negative squared Mahalanobis distances."""
-        features = tukey(self.features(images), POWER).float()
-        factors = self.factors.expand(len(self.means), -1, -1)
+        features = tukey(self.features(images), POWER)
+        if len(self.factors) < len(self.means):  # one for all: every image and mean is mapped once
+            factor = self.factors[0].double()
+            return -torch.cdist(features @ factor.T, self.means.double() @ factor.T).square().float()
         distances = [
-            ((features - mean) @ factor.T).square().sum(1) for mean, factor in zip(self.means, factors, strict=True)
+            ((features.float() - mean) @ factor.T).square().sum(1)
+            for mean, factor in zip(self.means, self.factors, strict=True)
         ]
         return -torch.stack(distances, 1)
 
