@@ -3,11 +3,19 @@
 import pytest
 import torch
 
+from fscil import Classifier
 from fscil.classifier.review import certainty, review_groups, review_queue
 from fscil.gallery.similar import similar_groups
-from helpers import picture
+from helpers import SMALL_NETWORK, picture
 
 STRANGE = [(label, seed) for seed in range(40, 44) for label in range(12)]
+
+
+@pytest.fixture(scope="module")
+def classifier(base_folder):
+    """Trained at a low rate: so small a network is near to diverging, and shall answer whatever it is asked here."""
+    settings = [*SMALL_NETWORK, "train.lr=0.005"]
+    return Classifier.fit(base_folder, from_scratch=True, settings=settings, quiet=True)
 
 
 @pytest.fixture
