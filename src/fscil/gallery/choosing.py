@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fscil.gallery.low_rank_model import LowRankModel, Ratios
 from fscil.gallery.probability import (
     CROWDING,
     Asked,
@@ -33,87 +33,6 @@ from fscil.gallery.two_covariance import (
 )
 from fscil.metrics import auroc, harmonic_accuracy
 from fscil.runtime.progress import ProgressBar
-
-
-@dataclass(frozen=True, eq=False)
-class _Inverse:
-    """The inverse of a covariance, diag(diagonal) - factor factor', and the log-determinant of the covariance."""
-
-    diagonal: Tensor  # (r,)
-    factor: Tensor  # (r, c)
-    log_determinant: float
-
-    def quadratic(self, x: Tensor) -> Tensor:
-        """(n, r) -> (n,) x' M x"""
-        return x.square() @ self.diagonal - (x @ self.factor).square().sum(1)
-
-    def apply(self, x: Tensor) -> Tensor:
-        """(n, r) -> (n, r) M x"""
-        return x * self.diagonal - (x @ self.factor) @ self.factor.T
-
-
-@dataclass(frozen=True, eq=False)
-class _Model:
-    """The model of `TwoCovariance.fit` where W is the identity: B = diag(diagonal) + factor factor'."""
-
-    diagonal: Tensor  # (r,) float32
-    factor: Tensor  # (r, c) float32
-    rest: float  # psi of the directions in which nothing varies
-    unused: int  # number of such directions
-
-    def resolvent(self, k: float) -> _Inverse:
-        """(I + k B)^-1: for k = 1 the inverse covariance of an image of a class never seen."""
-        diagonal = 1 / (1 + k * self.diagonal)
-        scaled = self.factor * diagonal[:, None]
-        inner = torch.linalg.cholesky(torch.eye(self.factor.shape[1]) + k * self.factor.T @ scaled)
-        factor = torch.linalg.solve_triangular(inner, scaled.T * k**0.5, upper=False).T
-        determinant = 2 * inner.diagonal().log().sum() - diagonal.log().sum()
-        return _Inverse(diagonal, factor, float(determinant) + self.unused * _log(1 + k * self.rest))
-
-    def predictive(self, k: float, resolvent: _Inverse) -> _Inverse:
-        """Inverse of the covariance of an image, given k independent photos of its class: I + (I - resolvent) / k."""
-        diagonal = 1 + (1 - resolvent.diagonal) / k
-        scaled = resolvent.factor / diagonal[:, None]
-        inner = torch.linalg.cholesky(k * torch.eye(scaled.shape[1]) + resolvent.factor.T @ scaled)
-        factor = torch.linalg.solve_triangular(inner, scaled.T, upper=False).T
-        determinant = 2 * inner.diagonal().log().sum() - scaled.shape[1] * _log(k) + diagonal.log().sum()
-        rest = self.unused * _log(1 + self.rest / (1 + k * self.rest))
-        return _Inverse(1 / diagonal, factor, float(determinant) + rest)
-
-    def log_ratio(self, queries: Tensor, means: Tensor, counts: Tensor) -> "_Ratios":
-        """(n, r) queries, (C, r) means, (C,) effective counts"""
-        apart = self.resolvent(1.0)
-        unseen = apart.quadratic(queries) + apart.log_determinant
-        ratios, information = queries.new_empty(len(queries), len(means)), queries.new_empty(len(means))
-        for k in torch.unique(counts).tolist():
-            own = counts == k
-            resolvent = self.resolvent(k)
-            inverse = self.predictive(k, resolvent)
-            centres = means[own] - resolvent.apply(means[own])
-            weights = inverse.apply(centres)
-            seen = inverse.quadratic(queries) + inverse.log_determinant
-            ratios[:, own] = queries @ weights.T - (weights * centres).sum(1) / 2 + (unseen - seen)[:, None] / 2
-            information[own] = (apart.log_determinant - inverse.log_determinant) / 2
-        return _Ratios(ratios, information)
-
-
-class _Ratios(NamedTuple):
-    """Of images against classes."""
-
-    ratios: Tensor  # (n, C)
-    information: Tensor  # (C,) in the photos of each class
-
-    def of_classes(self, start: int, end: int) -> "_Ratios":
-        return _Ratios(self.ratios[:, start:end], self.information[start:end])
-
-    def evidence(self, constants: Constants) -> Tensor:
-        """(n,) that an image is of a known class."""
-        nearest = self.ratios.max(1)
-        return nearest.values + constants.information_weight * self.information[nearest.indices]
-
-
-def _log(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float64).log())
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +86,7 @@ class Fold:
         self._features = ((prepared - self._moments.centre) @ self._moments.basis).float()
         self._factors: dict[float, tuple[Tensor, Tensor]] = {}  # by within-class shrinkage
 
-    def log_ratios(self, constants: Constants) -> Iterator[tuple[int, _Ratios]]:
+    def log_ratios(self, constants: Constants) -> Iterator[tuple[int, Ratios]]:
         """Shots and the ratios of the (m,) queries to all classes, for every number of shots and every draw of them."""
         model, scale = self._model(constants)
         mapped, own = self._features * scale, self.division
@@ -181,9 +100,9 @@ class Fold:
             means, counts = _means(mapped[rows], own.labels[rows] - base, len(own.novel))
             new = model.log_ratio(queries, means, effective_counts(counts, correlation))
             both = torch.cat([known.ratios, new.ratios], 1), torch.cat([known.information, new.information])
-            yield shots, _Ratios(*both)
+            yield shots, Ratios(*both)
 
-    def _model(self, constants: Constants) -> tuple[_Model, Tensor]:
+    def _model(self, constants: Constants) -> tuple[LowRankModel, Tensor]:
         """And (r,) the scale of each direction that makes W the identity."""
         moments, shrinkage = self._moments, constants.within_shrinkage
         if shrinkage not in self._factors:
@@ -193,7 +112,7 @@ class Fold:
         variance = constants.between_shrinkage * moments.between_variance / constants.within_scale
         rest = variance / (max(shrinkage, SMALLEST) * moments.within_variance)
         share = ((1 - constants.between_shrinkage) / constants.within_scale) ** 0.5
-        model = _Model((variance / within).float(), (factor * share).float(), rest, moments.dim - len(within))
+        model = LowRankModel((variance / within).float(), (factor * share).float(), rest, moments.dim - len(within))
         return model, (within * constants.within_scale).rsqrt().float()
 
 
@@ -276,7 +195,7 @@ def trial(folds: Sequence[Fold], constants: Constants) -> Trial:
         for shots, found in fold.log_ratios(constants):
             right = (found.ratios.argmax(1) == target).double()
             known, new = float(right[old].mean()), float(right[~old].mean())
-            evidence = found.of_classes(0, base).evidence(constants).numpy()
+            evidence = found.of_classes(0, base).evidence(constants.information_weight).numpy()
             figures = {"base": known, "novel": new, "harmonic": harmonic_accuracy(known, new)}
             figures["auroc"] = auroc(evidence[old.numpy()], evidence[~old.numpy()])
             sums.append(figures["harmonic"] + figures["auroc"])
@@ -350,11 +269,11 @@ def _asked(fold: Fold, constants: Constants) -> list[Asked]:
     few = torch.where(target < base + half, target - base, -1)[new]
     asked = []
     for _, found in fold.log_ratios(constants):
-        of_new = _Ratios(found.ratios[new], found.information)
+        of_new = Ratios(found.ratios[new], found.information)
         galleries = [(found.of_classes(0, base), torch.where(new, -1, target)), (of_new, target[new])]
         if half:
             galleries.append((of_new.of_classes(base, base + half), few))
-        asked += [Asked(one.ratios, right, one.evidence(constants)) for one, right in galleries]
+        asked += [Asked(one.ratios, right, one.evidence(constants.information_weight)) for one, right in galleries]
     return asked
 
 
