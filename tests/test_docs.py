@@ -16,7 +16,8 @@ from fscil.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fscil"
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results" / "README.md"]
+PLACES = ("*.md", "docs/*.md", "results/*.md", "results/*/README.md")
+DOCUMENTS = [path for place in PLACES for path in ROOT.glob(place)]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
