@@ -1,12 +1,14 @@
 """Folders of ten classes, as a user has them: the two-covariance rule against the cosine rule, on frozen features.
 
     python benchmarks/readout.py extract cub200 --set model.backbone=efficientnet_lite0 --data DIR --out F.safetensors
-    python benchmarks/photos.py F.safetensors [--draws 10] [--statistics 5,20]
+    python benchmarks/photos.py F.safetensors [--draws 10] [--statistics 5,20] [--species random]
     python benchmarks/photos.py F.safetensors --directions
 
-The classes of the feature file are parted: the first half gives statistics, of the other half ten random classes are
-enrolled per draw and ten more are unknown. Photos are enrolled from the training part, and test photos are asked. All
-constants and calibrations come from `fscil.classifier.estimating.estimate` on photos that are not asked.
+One half of the classes in the file gives statistics; of the other half ten random classes are enrolled per draw, and
+ten more are unknown. --species order takes the first half of the file for statistics, which in CUB-200, sorted by name,
+has other families of birds than the second half; --species random parts the classes anew for every draw. Photos are
+enrolled from the training part, and test photos are asked. All constants and calibrations come from
+`fscil.classifier.estimating.estimate` on photos that are not asked.
 
 cosine: as models of schema 1 decide, the mean of the 5 photos nearest to the mean of all, "unknown" by the score
 contrast. Right and accepted: share of known photos that are named rightly and accepted at the threshold which 5% of the
@@ -68,11 +70,21 @@ class Task:
     target: Tensor
 
 
-def draw_task(photos: Photos, shots: int, generator: torch.Generator) -> Task:
+def part_classes(photos: Photos, at_random: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Labels of the classes that may give statistics, and of those that are enrolled or unknown."""
     classes = int(photos.labels.max()) + 1
-    chosen = classes // 2 + torch.randperm(classes - classes // 2, generator=generator)[: 2 * WAY]
+    order = torch.randperm(classes, generator=generator) if at_random else torch.arange(classes)
+    return order[: classes // 2], order[classes // 2 :]
+
+
+def choose(classes: Tensor, number: int, generator: torch.Generator) -> list[int]:
+    chosen: list[int] = classes[torch.randperm(len(classes), generator=generator)[:number]].tolist()
+    return chosen
+
+
+def draw_task(photos: Photos, classes: Tensor, shots: int, generator: torch.Generator) -> Task:
     enrolled, queries, target = [], [], []
-    for place, label in enumerate(chosen.tolist()):
+    for place, label in enumerate(choose(classes, 2 * WAY, generator)):
         asked = photos.of(label, train=False)
         queries.append(asked)
         target += [place if place < WAY else -1] * len(asked)
@@ -83,12 +95,12 @@ def draw_task(photos: Photos, shots: int, generator: torch.Generator) -> Task:
     return Task(enrolled, torch.cat(queries), torch.tensor(target))
 
 
-def statistics(photos: Photos, task: Task, classes: int, each: int, generator: torch.Generator) -> Estimate:
-    if classes == OWN:
-        labels = torch.arange(WAY).repeat_interleave(torch.tensor([len(rows) for rows in task.shots]))
-        return estimate(photos.features[torch.cat(task.shots)], labels)
-    others = torch.randperm((int(photos.labels.max()) + 1) // 2, generator=generator)[:classes]
-    rows = torch.cat([photos.of(label)[:each] for label in others.tolist()])
+def statistics(photos: Photos, task: Task, labels: list[int], each: int) -> Estimate:
+    """labels: of the classes that give them; none: the enrolled ones do."""
+    if not labels:
+        own = torch.arange(WAY).repeat_interleave(torch.tensor([len(rows) for rows in task.shots]))
+        return estimate(photos.features[torch.cat(task.shots)], own)
+    rows = torch.cat([photos.of(label)[:each] for label in labels])
     return estimate(photos.features[rows], photos.labels[rows])
 
 
@@ -133,13 +145,16 @@ def decisions(ratios: Tensor, evidence: Tensor, target: Tensor, found: Estimate)
     return result
 
 
-def measure(photos: Photos, classes: int, each: int, shots: int, draws: int) -> tuple[list[dict[str, float]], float]:
+def measure(
+    photos: Photos, at_random: bool, classes: int, each: int, shots: int, draws: int
+) -> tuple[list[dict[str, float]], float]:
     """Figures of each draw, and the expected calibration error over all."""
     found, answers = [], []
     for draw in range(draws):
         generator = torch.Generator().manual_seed(draw)
-        task = draw_task(photos, shots, generator)
-        estimated = statistics(photos, task, classes, each, generator)
+        others, own = part_classes(photos, at_random, generator)
+        task = draw_task(photos, own, shots, generator)
+        estimated = statistics(photos, task, choose(others, classes, generator), each)
         cosines = by_cosine(photos, task)
         old = figures(cosines, contrast(Evidence(cosines)), task.target)
         ratios, evidence = by_ratio(photos, task, estimated)
@@ -196,6 +211,7 @@ def main() -> None:
     parser.add_argument("features", type=Path)
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--statistics", help="numbers of classes, with commas; 0: the ten themselves")
+    parser.add_argument("--species", choices=("order", "random"), default="order")
     parser.add_argument("--directions", action="store_true")
     options = parser.parse_args()
     tensors, _ = load_tensors(options.features)
@@ -216,7 +232,7 @@ def main() -> None:
         if wanted is not None and classes not in wanted:
             continue
         for shots in SHOTS if classes else (0,):
-            rows, error = measure(photos, classes, each, shots, options.draws)
+            rows, error = measure(photos, options.species == "random", classes, each, shots, options.draws)
             cells = [percent([row[column.replace(": ", " ")] for row in rows]) for column in columns]
             cells.append(percent([row["ratio right and accepted"] - row["cosine right and accepted"] for row in rows]))
             cells.append(f"{100 * error:.1f}")
