@@ -2,7 +2,8 @@
 
 Trained plainly, as "Joint-CNN" in the study of Tao et al. (CVPR 2020), it names hardly any new class, because the base
 classes have a hundred times as many images. Balanced softmax (Ren et al., NeurIPS 2020) allows for these numbers in the
-loss, and the nearest class mean does not depend on them: that is an upper bound.
+loss, and the nearest class mean does not depend on them. Recent work takes that for the upper bound; nothing makes it
+one: a class of five images stays a class of five images.
 """
 
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ class Joint(NetworkMethod):
 class BalancedJoint(Joint):
     """Balanced softmax in training, the nearest mean of all images received at test."""
 
-    title = "joint training, balanced (upper bound)"
+    title = "joint training, balanced"
     table_order = 1
 
     def joint_step(self, recipe: Config, network: BaseNetwork, classes: int) -> Step:
