@@ -38,6 +38,7 @@ def test_the_network_is_that_of_cross_entropy():
     for name in ("ncm", "ncm_balanced", "ncm_plda", "teen", "fecam", "ranpac", "c_fecam", "c_ranpac"):
         assert METHODS[name].base_recipe(config) == plain
     assert METHODS["alice_plda"].base_recipe(config) == config
+    assert METHODS["closer_plda"].base_recipe(config) == METHODS["closer"].base_recipe(config)
 
 
 @pytest.mark.parametrize("setting", ["all", "balanced"])

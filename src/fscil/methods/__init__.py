@@ -5,7 +5,7 @@ in a single file by `METHODS.register`. docs/extending.md has an example of each
 """
 
 from fscil.methods.alice import Alice
-from fscil.methods.alice_plda import AlicePlda, NcmPlda
+from fscil.methods.alice_plda import AlicePlda, CloserPlda, NcmPlda
 from fscil.methods.base import Memory, Method
 from fscil.methods.calibrated_statistics import CalibratedFeCam, CalibratedRanPac
 from fscil.methods.cec import Cec
@@ -53,6 +53,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fact": Fact,
         "savc": Savc,
         "closer": Closer,
+        "closer_plda": CloserPlda,
         "fecam": FeCam,
         "ranpac": RanPac,
         "c_fecam": CalibratedFeCam,

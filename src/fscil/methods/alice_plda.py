@@ -18,6 +18,7 @@ from fscil.gallery import TwoCovarianceRule
 from fscil.gallery.choosing import ENOUGH_TO_RESCALE, choose, start
 from fscil.gallery.two_covariance import Constants, TwoCovariance, class_sums
 from fscil.methods.base import Memory
+from fscil.methods.closer import Closer
 from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.methods.toolkit.growing_network import check_numbers
 from fscil.models.state import of_prefix
@@ -99,3 +100,14 @@ class NcmPlda(AlicePlda):
     @classmethod
     def base_recipe(cls, config: Config) -> Config:
         return plain_recipe(config)
+
+
+class CloserPlda(AlicePlda):
+    """The same on CLOSER's network."""
+
+    title = "CLOSER + two-covariance rule"
+    table_order = 151
+
+    @classmethod
+    def base_recipe(cls, config: Config) -> Config:
+        return Closer.base_recipe(config)
