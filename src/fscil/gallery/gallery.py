@@ -14,18 +14,6 @@ from fscil.errors import ClassNameError, DataError, UnknownClassError
 from fscil.gallery.class_rows import ClassRows
 from fscil.gallery.negatives import Negatives
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
-from fscil.gallery.records import (
-    Discarding,
-    Enrollment,
-    Forgetting,
-    NegativeRemoval,
-    NegativeReplacement,
-    Rejection,
-    Removal,
-    Renaming,
-    Replacement,
-    read_record,
-)
 from fscil.gallery.rules import COSINE, DecisionRule
 from fscil.gallery.snapshot import StoredClass, pack, unpack
 from fscil.runtime.memory import rows_per_chunk
@@ -386,46 +374,7 @@ class Gallery:
         """One enrollment, or rejection, as JSON, for a journal."""
         return {"do": do, "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
 
-    def apply(self, record: Mapping[str, Any]) -> None:
-        """Repeat the change of a record: "enroll" and "reject", of which a second time changes nothing, "forget",
-        "rename" to another name, "remove" of one photo, "discard" of those of several that are there, "replace" of
-        those that are not kept by others, "remove_negative", or "replace_negatives". What is to be rejected for a class
-        that is gone, or that has learned it, is left out.
-
-        Raises
-        ------
-        StoreError
-            For any other.
-        """
-        match read_record(record, self.dim):
-            case Enrollment(name, photos, origin):
-                self.enroll(name, photos, origin)
-            case Forgetting(name):
-                self.forget(name)
-            case Renaming(name, to):
-                self.rename(name, to)
-            case Removal(name, digest):
-                self.remove_photo(name, digest)
-            case Discarding(name, digests):
-                self.discard_photos(name, digests)
-            case Replacement(name, kept, photos):
-                self.replace_photos(name, kept, photos)
-            case Rejection(name, photos):
-                self._reject_again(name, photos)
-            case NegativeRemoval(name, digest):
-                self.remove_negative(name, digest)
-            case NegativeReplacement(name, kept, photos):
-                self.replace_negatives(name, kept, photos)
-
     # Inside
-
-    def _reject_again(self, name: str, photos: Sequence[Photo]) -> None:
-        """As `reject`, of what was written when another process had just forgotten the class, or enrolled one of the
-        photos in it: as if it had been said before that.
-        """
-        if name in self:
-            known = self._find(class_name(name)).photos
-            self.reject(name, [photo for photo in photos if photo.digest not in known])
 
     def _photos(self) -> list[Photo]:
         return [photo for known in self._classes.values() for photo in known.photos.values()]
