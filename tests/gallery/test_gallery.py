@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import cosine_similarity
 
 from fscil.errors import ClassNameError, DataError, FscilError, StoreError, UnknownClassError
-from fscil.gallery import ClassInfo, Gallery, Photo, apply_record, class_name
-from fscil.gallery import gallery as module
+from fscil.gallery import ClassInfo, Gallery, Photo, apply_record, class_name, enrolled_classes
 from fscil.runtime import memory
 from fscil.runtime.files import load_tensors, save_tensors
 
@@ -259,7 +258,7 @@ def test_an_unknown_class_is_named_with_a_guess(zoo, monkeypatch):
         zoo.forget("giraffe")
     assert "Did you mean" not in str(caught.value)
     assert isinstance(caught.value, FscilError)
-    monkeypatch.setattr(module, "MAX_GUESSES", 3)
+    monkeypatch.setattr(enrolled_classes, "MAX_GUESSES", 3)
     with pytest.raises(UnknownClassError, match=r"enrolled\.$"):
         zoo.forget("red pnada")
 
