@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fscil import Classifier
 from fscil.classifier.finetuning import PLANNED_SHARE, largest_limit, limit_per_class, make_plan, train_head
-from fscil.classifier.fitting import Comparison, Training, folder_recipe
+from fscil.classifier.fitting import Training, folder_recipe
+from fscil.classifier.folder_network import Comparison
 from fscil.errors import StoreError
 from fscil.features import FeatureCache
 from fscil.losses import LOSSES

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fscil.errors import DataError, StoreError, UnknownClassError
-from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule
+from fscil.gallery import COSINE, Gallery, Photo, TwoCovariance, TwoCovarianceRule, apply_record
 
 DIM, CLASSES, SHOTS = 8, 5, 6
 
@@ -104,7 +104,7 @@ def test_through_a_snapshot_records_and_another_rule():
     for name, photos in negatives_of(gallery).items():
         gallery.reject(name, photos)
         for _ in range(2):  # a second time changes nothing
-            replayed.apply(json.loads(json.dumps(Gallery.record(name, photos, "reject"))))
+            apply_record(replayed, json.loads(json.dumps(Gallery.record(name, photos, "reject"))))
     assert kept(gallery) == kept(replayed)
     read = Gallery.from_snapshot(gallery.snapshot(), RULE)
     other = gallery.under(RULE)
@@ -113,7 +113,7 @@ def test_through_a_snapshot_records_and_another_rule():
         assert [photo.thumbnail for photo in each.negatives("class 1")] == [b"no 1", b"no 2"]
         scores = each.scores(QUERIES)
         assert torch.equal(each.refused(QUERIES, scores), other.refused(QUERIES, scores))
-    replayed.apply({"do": "remove_negative", "name": "class 1", "digest": "no 1"})
+    apply_record(replayed, {"do": "remove_negative", "name": "class 1", "digest": "no 1"})
     assert kept(replayed)["class 1"] == ["no 2"]
 
 

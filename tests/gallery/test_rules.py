@@ -14,11 +14,11 @@ from fscil.gallery import (
     Photo,
     TwoCovariance,
     TwoCovarianceRule,
+    enrolled_classes,
     leave_one_class_out,
     leave_one_photo_out,
     rule_from_state,
 )
-from fscil.gallery import gallery as gallery_module
 
 DIM, CLASSES, EACH = 12, 6, 8
 
@@ -123,7 +123,7 @@ def test_an_empty_gallery_scores_nothing():
 
 
 def test_a_gallery_read_at_once_is_that_of_its_photos_one_by_one(monkeypatch):
-    monkeypatch.setattr(gallery_module, "CLASSES_AT_ONCE", 2)
+    monkeypatch.setattr(enrolled_classes, "CLASSES_AT_ONCE", 2)
     for rule in (RULE, COSINE):
         made = gallery(range(0, 40, 2), rule)
         again = Gallery.from_snapshot(made.snapshot(), rule)

@@ -13,6 +13,7 @@ from fscil.classifier.saving import restore_gallery
 from fscil.classifier.storage import Storage, storage_at
 from fscil.classifier.storage.interface import Described, Record
 from fscil.errors import FscilError, UnavailableError
+from fscil.gallery import apply_record
 
 
 class SynchronisedClassifier:
@@ -92,7 +93,7 @@ class SynchronisedClassifier:
                 return True
             with self.classifier.lock:
                 for record in changes.records:
-                    self.classifier.gallery.apply(record)
+                    apply_record(self.classifier.gallery, record)
             found, self._version = self._version != changes.version, changes.version
             return found
 

@@ -4,6 +4,7 @@ from fscil.gallery.gallery import Gallery
 from fscil.gallery.leave_one_out import leave_one_class_out, leave_one_photo_out
 from fscil.gallery.means import balanced_indices, balanced_means, class_means, cosine_scores
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
+from fscil.gallery.replay import apply_record
 from fscil.gallery.rules import (
     COSINE,
     CosineRule,
@@ -24,6 +25,7 @@ __all__ = [
     "Photo",
     "TwoCovariance",
     "TwoCovarianceRule",
+    "apply_record",
     "balanced_indices",
     "balanced_means",
     "class_means",

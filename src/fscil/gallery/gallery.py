@@ -1,47 +1,21 @@
 """The gallery: the enrolled classes, each the sum of its photos under a decision rule."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fscil.errors import ClassNameError, DataError, UnknownClassError
-from fscil.gallery.class_rows import ClassRows
+from fscil.gallery.enrolled_classes import EnrolledClasses
 from fscil.gallery.negatives import Negatives
 from fscil.gallery.photo import ClassInfo, Origin, Photo, class_name, new_class_name
-from fscil.gallery.records import (
-    Discarding,
-    Enrollment,
-    Forgetting,
-    NegativeRemoval,
-    NegativeReplacement,
-    Rejection,
-    Removal,
-    Renaming,
-    Replacement,
-    read_record,
-)
 from fscil.gallery.rules import COSINE, DecisionRule
-from fscil.gallery.snapshot import StoredClass, pack, unpack
+from fscil.gallery.snapshot import pack, unpack
 from fscil.runtime.memory import rows_per_chunk
-from fscil.runtime.text import did_you_mean
 from fscil.runtime.validation import invalid
-
-CLASSES_AT_ONCE = 1024  # embedded together when a gallery is read
-MAX_GUESSES = 10_000  # with more names than this, looking for a similar one takes too long
-
-
-@dataclass
-class _Class:
-    origin: Origin
-    row: int  # its place among the rows
-    total: NDArray[np.float64]  # (q,) sum of the embeddings of its photos
-    photos: dict[str, Photo] = field(default_factory=dict)  # by digest, in order of enrollment
 
 
 class Gallery:
@@ -71,9 +45,8 @@ class Gallery:
 
     def __init__(self, dim: int, rule: DecisionRule = COSINE) -> None:
         self.dim, self.rule = dim, rule
-        self._classes: dict[str, _Class] = {}
-        self._rows = ClassRows(rule, dim)
-        self._names: tuple[str, ...] | None = ()
+        self._classes = EnrolledClasses(rule, dim)
+        self._rows = self._classes.rows
         self._negatives = Negatives(rule)
 
     # What is there
@@ -81,9 +54,7 @@ class Gallery:
     @property
     def names(self) -> tuple[str, ...]:
         """In the order of the rows of `prototypes` and the columns of `scores`."""
-        if self._names is None:
-            self._names = tuple(self._classes)
-        return self._names
+        return self._classes.names
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -97,22 +68,22 @@ class Gallery:
     def info(self, name: str) -> ClassInfo:
         """Summary of one class; an UnknownClassError if it is not enrolled."""
         name = class_name(name)
-        found = self._find(name)
+        found = self._classes.find(name)
         times = [photo.added for photo in found.photos.values()]
         sources = tuple(dict.fromkeys(photo.source for photo in found.photos.values()))
         return ClassInfo(name, len(times), found.origin, min(times), max(times), sources)
 
     def classes(self) -> list[ClassInfo]:
-        return [self.info(name) for name in self._classes]
+        return [self.info(name) for name in self.names]
 
     def photos(self, name: str) -> tuple[Photo, ...]:
         """In order of enrollment; an UnknownClassError if the class is not enrolled."""
-        return tuple(self._find(class_name(name)).photos.values())
+        return tuple(self._classes.find(class_name(name)).photos.values())
 
     def negatives(self, name: str) -> tuple[Photo, ...]:
         """Photos that are known not to show a class; an UnknownClassError if it is not enrolled."""
         name = class_name(name)
-        self._find(name)
+        self._classes.find(name)
         return self._negatives.of(name)
 
     @property
@@ -122,19 +93,12 @@ class Gallery:
 
     def elsewhere(self, name: str, digests: Iterable[str]) -> dict[str, list[str]]:
         """The other classes that have some of these photos, and which."""
-        name, asked = class_name(name), set(digests)
-        return {
-            other: [each for each in known.photos if each in asked]
-            for other, known in self._classes.items()
-            if not asked.isdisjoint(known.photos) and other != name
-        }
+        name, having = class_name(name), self._classes.having(set(digests))
+        return {other: found for other, found in having.items() if other != name}
 
     def features(self) -> tuple[Tensor, Tensor]:
         """(N, d) raw features of all photos, class by class, and (N,) the number of each one's class."""
-        kept = [photo.feature for photo in self._photos()]
-        counts = torch.tensor([len(known.photos) for known in self._classes.values()], dtype=torch.int64)
-        features = torch.stack(kept) if kept else torch.empty(0, self.dim)
-        return features, torch.arange(len(counts)).repeat_interleave(counts)
+        return self._classes.features()
 
     # Change
 
@@ -163,13 +127,13 @@ class Gallery:
             If a feature is not finite, or not of length `dim`. Then nothing is learned.
         """
         name = class_name(name)
-        known = self._classes.get(name) or self._empty_class(origin)
+        known = self._classes.find(name).photos if name in self._classes else {}
         new: dict[str, Photo] = {}
         for photo in photos:
-            if photo.digest not in known.photos and photo.digest not in new:
+            if photo.digest not in known and photo.digest not in new:
                 new[photo.digest] = self._checked(photo)
         if new:
-            self._add(name, known, new)
+            self._classes.add(name, new, origin)
             self._negatives.discard(name, list(new))  # said to show it after all
         return len(new)
 
@@ -182,13 +146,8 @@ class Gallery:
             If it is not enrolled.
         """
         name = class_name(name)
-        row = self._find(name).row
-        self._rows.delete(row)
-        del self._classes[name]
+        self._classes.delete(name)
         self._negatives.forget(name)
-        for later in list(self._classes.values())[row:]:
-            later.row -= 1
-        self._names = None
 
     def rename(self, name: str, to: str) -> None:
         """Give a class another name; it keeps its place.
@@ -201,14 +160,13 @@ class Gallery:
             If no class can have the new name, or another one has it.
         """
         name, to = class_name(name), new_class_name(to)
-        self._find(name)
+        self._classes.find(name)
         if to == name:
             return
         if to in self._classes:
             raise name_taken(to)
-        self._classes = {to if each == name else each: known for each, known in self._classes.items()}
+        self._classes.rename(name, to)
         self._negatives.rename(name, to)
-        self._names = None
 
     def move(self, name: str, photos: Sequence[Photo]) -> int:
         """As `enroll`; the photos are taken out of the other classes that have them, and a class is gone with its last.
@@ -232,7 +190,7 @@ class Gallery:
             If there is no such class, or it has no such photo.
         """
         name = class_name(name)
-        if digest not in self._find(name).photos:
+        if digest not in self._classes.find(name).photos:
             raise no_photo(name, digest)
         self.discard_photos(name, [digest])
 
@@ -245,7 +203,7 @@ class Gallery:
             If there is no such class.
         """
         name = class_name(name)
-        known, gone = self._find(name).photos, set(digests)
+        known, gone = self._classes.find(name).photos, set(digests)
         left = [digest for digest in known if digest not in gone]
         if not left:
             self.forget(name)
@@ -254,13 +212,13 @@ class Gallery:
 
     def replace_photos(self, name: str, kept: Collection[str], new: Sequence[Photo] = ()) -> None:
         """Leave a class those of its photos that have one of the digests `kept`, and add others; it keeps its place."""
-        known = self._find(class_name(name))
-        photos = {digest: photo for digest, photo in known.photos.items() if digest in kept}
+        name = class_name(name)
+        known = self._classes.find(name).photos
+        photos = {digest: photo for digest, photo in known.items() if digest in kept}
         photos.update({photo.digest: self._checked(photo) for photo in new if photo.digest not in photos})
         if not photos:
-            raise DataError(f'"{class_name(name)}": no photo would be left. Forget the class instead.')
-        known.photos = {}
-        self._add(class_name(name), known, photos)
+            raise DataError(f'"{name}": no photo would be left. Forget the class instead.')
+        self._classes.replace(name, photos)
 
     def reject(self, name: str, photos: Sequence[Photo]) -> int:
         """Remember that photos do not show a class: negative examples, by which `refused` decides.
@@ -291,7 +249,7 @@ class Gallery:
     def new_negatives(self, name: str, photos: Sequence[Photo]) -> list[Photo]:
         """Those of the photos that `reject` would add; raises as it does."""
         name = class_name(name)
-        known, new = self._find(name), {photo.digest: photo for photo in photos}
+        known, new = self._classes.find(name), {photo.digest: photo for photo in photos}
         for photo in new.values():
             if photo.digest in known.photos:
                 raise DataError(
@@ -304,7 +262,7 @@ class Gallery:
     def remove_negative(self, name: str, digest: str) -> None:
         """Remove one negative example of a class; an UnknownClassError if there is no such one."""
         name = class_name(name)
-        self._find(name)
+        self._classes.find(name)
         self._negatives.remove(name, digest)
 
     def replace_negatives(self, name: str, kept: Collection[str], new: Sequence[Photo] = ()) -> None:
@@ -347,8 +305,8 @@ class Gallery:
     def under(self, rule: DecisionRule) -> "Gallery":
         """The same classes under another rule."""
         found = Gallery(self.dim, rule)
-        found._add_all([(name, known.origin, known.photos) for name, known in self._classes.items()])
-        found._add_negatives(self._negatives.items(self._classes))
+        found._classes.extend(list(self._classes.items()))
+        found._add_negatives(self._negatives.items(self.names))
         return found
 
     def nearest(self, features: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -361,8 +319,7 @@ class Gallery:
 
     def snapshot(self) -> dict[str, Tensor]:
         """As tensors, which `from_snapshot` reads."""
-        classes = [(name, known.origin, known.photos) for name, known in self._classes.items()]
-        return pack(classes, self.features()[0], self._negatives.items(self._classes))
+        return pack(list(self._classes.items()), self.features()[0], self._negatives.items(self.names))
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Tensor], rule: DecisionRule = COSINE) -> "Gallery":
@@ -377,7 +334,7 @@ class Gallery:
         if not rule.fits(dim):
             raise invalid("the decision rule", f"is not for features of {dim} numbers")
         gallery = cls(dim, rule)
-        gallery._add_all(classes)
+        gallery._classes.extend(classes)
         gallery._add_negatives(negatives)
         return gallery
 
@@ -386,55 +343,7 @@ class Gallery:
         """One enrollment, or rejection, as JSON, for a journal."""
         return {"do": do, "name": class_name(name), "photos": [photo.to_json() for photo in photos]}
 
-    def apply(self, record: Mapping[str, Any]) -> None:
-        """Repeat the change of a record: "enroll" and "reject", of which a second time changes nothing, "forget",
-        "rename" to another name, "remove" of one photo, "discard" of those of several that are there, "replace" of
-        those that are not kept by others, "remove_negative", or "replace_negatives". What is to be rejected for a class
-        that is gone, or that has learned it, is left out.
-
-        Raises
-        ------
-        StoreError
-            For any other.
-        """
-        match read_record(record, self.dim):
-            case Enrollment(name, photos, origin):
-                self.enroll(name, photos, origin)
-            case Forgetting(name):
-                self.forget(name)
-            case Renaming(name, to):
-                self.rename(name, to)
-            case Removal(name, digest):
-                self.remove_photo(name, digest)
-            case Discarding(name, digests):
-                self.discard_photos(name, digests)
-            case Replacement(name, kept, photos):
-                self.replace_photos(name, kept, photos)
-            case Rejection(name, photos):
-                self._reject_again(name, photos)
-            case NegativeRemoval(name, digest):
-                self.remove_negative(name, digest)
-            case NegativeReplacement(name, kept, photos):
-                self.replace_negatives(name, kept, photos)
-
     # Inside
-
-    def _reject_again(self, name: str, photos: Sequence[Photo]) -> None:
-        """As `reject`, of what was written when another process had just forgotten the class, or enrolled one of the
-        photos in it: as if it had been said before that.
-        """
-        if name in self:
-            known = self._find(class_name(name)).photos
-            self.reject(name, [photo for photo in photos if photo.digest not in known])
-
-    def _photos(self) -> list[Photo]:
-        return [photo for known in self._classes.values() for photo in known.photos.values()]
-
-    def _find(self, name: str) -> _Class:
-        if name not in self._classes:
-            hint = did_you_mean(name, self._classes) if len(self) <= MAX_GUESSES else ""
-            raise UnknownClassError(f'There is no class "{name}" among the {len(self)} enrolled.{hint}')
-        return self._classes[name]
 
     def _checked(self, photo: Photo) -> Photo:
         """The photo with a copy of its feature on the host, if that is valid."""
@@ -444,38 +353,6 @@ class Gallery:
         if not np.isfinite(feature).all():
             raise DataError(f"{photo.source}: its feature is not finite, nothing can be learned from it.")
         return replace(photo, feature=torch.from_numpy(feature))
-
-    def _empty_class(self, origin: Origin) -> _Class:
-        return _Class(origin, len(self), np.zeros(0))
-
-    def _add(self, name: str, known: _Class, photos: Mapping[str, Photo]) -> None:
-        """Add photos that the class does not have yet, and write its row."""
-        embedded = self.rule.embed(torch.stack([photo.feature for photo in photos.values()])).double().numpy()
-        if not known.photos:
-            known.total = np.zeros(embedded.shape[1])
-        for one in embedded:  # one by one: the sum of a batch would depend on the grouping
-            known.total += one
-        known.photos.update(photos)
-        self._rows.put(known.row, self.rule.row(known.total, len(known.photos)), len(known.photos))
-        if name not in self._classes:
-            self._classes[name] = known
-            self._names = None
-
-    def _add_all(self, classes: Sequence[StoredClass]) -> None:
-        """Fill an empty gallery, as `_add` would class by class, but many at a time."""
-        for at in range(0, len(classes), CLASSES_AT_ONCE):
-            part = classes[at : at + CLASSES_AT_ONCE]
-            features = torch.stack([photo.feature for _, _, photos in part for photo in photos.values()])
-            embedded = self.rule.embed(features).double().numpy()
-            counts = torch.tensor([len(photos) for _, _, photos in part])
-            totals, remaining = np.zeros((len(part), embedded.shape[1])), iter(embedded)
-            for total, count in zip(totals, counts.tolist(), strict=True):
-                for one in islice(remaining, count):
-                    total += one
-            self._rows.extend(self.rule.rows(torch.from_numpy(totals), counts), counts, len(classes))
-            for place, (name, origin, photos) in enumerate(part, at):
-                self._classes[name] = _Class(origin, place, totals[place - at].copy(), dict(photos))
-        self._names = None
 
     def _add_negatives(self, negatives: Iterable[tuple[str, Mapping[str, Photo]]]) -> None:
         for name, photos in negatives:

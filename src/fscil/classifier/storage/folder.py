@@ -13,7 +13,7 @@ from fscil.classifier.model_folder import Version as FolderVersion
 from fscil.classifier.storage.contents import gallery_of
 from fscil.classifier.storage.interface import Changes, Described, Network, Record, Version
 from fscil.errors import FscilWarning, StoreError
-from fscil.gallery import Gallery
+from fscil.gallery import Gallery, apply_record
 
 MAX_JOURNAL = 256  # photos that a journal may hold, however small the snapshot, before a new snapshot replaces both
 
@@ -79,7 +79,7 @@ class FolderStorage:
             self._compact_if_long(network)
             self.folder.append(record, network)
         else:
-            self._rewrite(lambda gallery: gallery.apply(record), network, [record])
+            self._rewrite(lambda gallery: apply_record(gallery, record), network, [record])
 
     def describe(self, change: Callable[[Contents], Described], network: Network) -> None:
         def changed(contents: Contents) -> Changed:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fscil.classifier.model_folder import Contents
 from fscil.errors import StoreError
 
-Record: TypeAlias = Mapping[str, Any]  # one change of a gallery, as `Gallery.apply` reads it
+Record: TypeAlias = Mapping[str, Any]  # one change of a gallery, as `apply_record` reads it
 Version: TypeAlias = Hashable  # two are equal if and only if nothing has changed in between
 Network: TypeAlias = str  # tells one network from another
 

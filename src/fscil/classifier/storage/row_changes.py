@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def apply(connection: "Connection", record: Record, version: int, negatives: bool) -> int | None:
-    """What `Gallery.apply` does, and raises. Returns the number of the class, None where there was nothing to change.
+    """What `apply_record` does, and raises. Returns the number of the class, None where there was nothing to change.
 
     version: of the model, after this change. negatives: whether there is a table of them.
     """
