@@ -254,6 +254,14 @@ def test_results_without_provenance_are_reported_without_times_and_commands(tmp_
     assert (tmp_path / "report.md") in write_report(tmp_path)[1]
 
 
+def test_a_sum_of_times_is_not_told_where_one_of_them_is_unknown(tmp_path):
+    write_grid(tmp_path, labels=("alice",), shots=(5,))
+    column = provenance(read_grid(tmp_path)).header.index("time of the rest")
+    assert provenance(read_grid(tmp_path)).rows[0][1][column] != "-"
+    change(tmp_path, "0-seed0", lambda found: found["walks"][0].pop("seconds"))
+    assert provenance(read_grid(tmp_path)).rows[0][1][column] == "-"
+
+
 # How methods are shown
 
 

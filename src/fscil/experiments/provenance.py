@@ -118,10 +118,7 @@ def read_results(folder: Path) -> dict[str, Any]:
     walks = {(walk["shots"], walk["draw"]): walk for walk in about["walks"]}
     results |= {key: about[key] for key in ("command", "machine", "fit_seconds") if key in about}
     results["training"] = {**results["training"], **about.get("training", {})}
-    unknown = {"seconds": 0.0} if walks else {}
-    results["walks"] = [
-        {**unknown, **walk, **_told(walks.get((walk["shots"], walk["draw"]), {}))} for walk in results["walks"]
-    ]
+    results["walks"] = [{**walk, **_told(walks.get((walk["shots"], walk["draw"]), {}))} for walk in results["walks"]]
     return results
 
 

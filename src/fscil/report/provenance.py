@@ -79,8 +79,8 @@ def provenance(results: Results) -> Table:
     note = (
         f"{'; '.join(['Images in training: every view and every mixture is one', *filter(None, counted)])}. Base "
         "training is per seed and shared by rows of the same recipe; the rest is fitting and all sessions of all seeds "
-        f"and draws.{_machines(results)}{_images(results)} All settings and the order of classes are in the "
-        "results.json of each cell."
+        f"and draws, if the time of each is known.{_machines(results)}{_images(results)} All settings and the order "
+        "of classes are in the results.json of each cell."
     )
     if commands:
         note += " The commands, by their numbers:"
@@ -112,15 +112,15 @@ def _provenance_of(results: Results, row: Row, commands: Sequence[str]) -> list[
     seconds = [one["seconds"] for one in training if one.get("seconds")]
     walks = [walk for result in row.results for walk in result["walks"]]
     memory = max((walk["memory"] for walk in walks), key=lambda kept: (kept["images"], kept["floats"]))
-    rest = [one["fit_seconds"] for one in row.results if "fit_seconds" in one]
-    rest += [walk["seconds"] for walk in walks if "seconds" in walk]
+    fitting = [one["fit_seconds"] for one in row.results if "fit_seconds" in one]
+    sessions = [walk["seconds"] for walk in walks if "seconds" in walk]
     return [
         row.title,
         first["backbone"],
         f"{first['parameters']:,}",
         f"{first['training']['images_seen']:,}",
         duration(sum(seconds) / len(seconds)) if seconds else "-",
-        duration(sum(rest)) if rest else "-",
+        duration(sum(fitting) + sum(sessions)) if len(sessions) == len(walks) else "-",
         ", ".join(f"{memory[kind]:,} {name}" for kind, name in KEPT.items() if memory[kind]) or "nothing",
         _listed([one["seed"] for one in training]),
         *(_listed(row.draws(shots)) or "-" for shots in results.shots()),
