@@ -1,6 +1,7 @@
 """The command line as a user meets it: what it prints, what it writes, and one clear line for every mistake."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,18 @@ def test_data_says_what_is_there(capsys, images):
     assert "36 images of 12 classes, 3 per class" in text
 
 
+def test_data_lists_the_names_that_a_list_of_sessions_needs(fails, capsys, images, tmp_path):
+    assert call("data", "folder", "--root", images, "--classes") == 0
+    names = capsys.readouterr().out.splitlines()
+    assert sorted(names) == sorted(NAMES)
+    file = tmp_path / "sessions.csv"
+    file.write_text(
+        "class,session\n" + "\n".join(f"{name},0" for name in names[:-1]) + "\nkoalla,1\n", encoding="utf-8"
+    )
+    error = fails(*train(images, tmp_path / "run", "--sessions", file, *sets("protocol.shots=[2]")))
+    assert 'has no class "koalla". Did you mean "koala"? All names: fscil data folder --root DIR --classes' in error
+
+
 def test_data_that_is_missing_comes_with_a_command_that_helps(fails, tmp_path):
     error = fails("data", "cifar100", "--root", tmp_path)
     assert "cifar-100-python.tar.gz" in error
@@ -137,7 +150,7 @@ def test_train_says_what_it_will_do_and_what_comes_next(capsys, images, tmp_path
     assert call(*train(images, folder, *sets())) == 0
     said = capsys.readouterr().out
     assert said.startswith("folder: 6 base classes with 36 images, then 3 sessions of 2 classes\n")
-    assert "2 epochs of 4 steps: 8 images, 2 views, 1 mixtures each\n" in said
+    assert "2 epochs of 4 steps: 8 images, 2 views, 1 mixture each\n" in said
     assert "time on this machine (cpu, " in said
     assert said.endswith(f"Trained: {folder}/weights.safetensors\nNext: fscil evaluate {folder}\n")
     kept = {path.name for path in folder.iterdir() if path.is_file()}
@@ -177,7 +190,12 @@ def test_evaluate_another_method_on_the_same_network(fails, capsys, trained):
     assert call("evaluate", trained, "--set", "test.prototypes=all", "--quiet") == 0
     assert len(list(trained.glob("evaluate-alice-*/results.json"))) == 1
     assert not (trained / "results.json").exists()
-    assert "trained otherwise than this evaluation needs" in fails("evaluate", trained, "--method", "cec")
+    error = fails("evaluate", trained, "--method", "cec", "--set", "views.scale=[0.3, 1.0]")
+    assert "trained otherwise than this evaluation needs" in error
+    command = error.partition("Train one with: ")[2]
+    data = Run.open(trained).about()["data"]
+    wanted = ["--data", data, "--set", "views.scale=[0.3, 1.0]", "--set", "method=cec", "--out", "…"]
+    assert shlex.split(command) == ["fscil", "train", f"{trained}/config.toml", *wanted]
 
 
 def test_resuming_a_finished_run_does_nothing(capsys, trained):

@@ -204,7 +204,8 @@ def test_a_failing_method_does_not_stop_the_others(tmp_path, photos, monkeypatch
     assert call("bench", "folder", *options, *sets(*QUICK)) == 1
     told = capsys.readouterr()
     assert "broken-seed0 failed: ZeroDivisionError: a mistake" in told.out
-    assert "1 of 2 cells failed: broken-seed0" in told.err
+    assert "1 of 2 cells failed: broken-seed0. The reasons are above" in told.err
+    assert f"fscil report {tmp_path}" in told.out
     assert "ZeroDivisionError" in (tmp_path / "cells/broken-seed0/failed.txt").read_text()
     assert len(results(tmp_path, "alice-seed0")["walks"]) == 1
     assert call("report", tmp_path) == 0
@@ -254,6 +255,26 @@ def test_photos_that_led_to_nothing_can_be_corrected(tmp_path, photos):
     cells = [Cell("alice", small_config(*QUICK))]
     assert "too few" in grid(tmp_path / "out", few, cells).run("bench", (2,), [0])["alice-seed0"]
     assert grid(tmp_path / "out", photos, cells).run("bench", (2,), [0]) == {}
+
+
+def test_what_fails_every_cell_is_one_error_and_leaves_no_folder(tmp_path, photos, capsys):
+    options = ["--methods", "alice,finetune,icarl", "--seeds", "2", "--out", tmp_path / "out", "--quiet", *sets(*QUICK)]
+    missing = ["--data", tmp_path / "nowhere", "--shots", "2"]
+    for wrong, told in ((missing, "nowhere"), (["--data", photos, "--shots", "600"], "needed are 600")):
+        for dry in ([], ["--dry-run"]):
+            assert call("bench", "folder", *wrong, *options, *dry) == 1
+            text = capsys.readouterr()
+            assert told in text.err
+            assert text.err.count("\n") == 1
+            assert "failed" not in text.out + text.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_method_is_not_all_methods(tmp_path, capsys):
+    for methods_ in ("", "alice,,ncm"):
+        assert call("bench", "glyphs", "--methods", methods_, "--out", tmp_path / "out") == 2
+        assert 'no method named ""' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_other_word_vectors_in_the_same_folder_are_refused(tmp_path, photos):

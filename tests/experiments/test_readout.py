@@ -12,6 +12,7 @@ from fscil.methods.toolkit.readouts import FIXED, READOUTS
 from fscil.metrics import harmonic_accuracy
 from fscil.protocol import Protocol
 from fscil.report.readout_table import readout_table
+from fscil.runtime.files import read_json
 from helpers import call, sets, write_images
 
 BASE, WAY, SESSIONS = 12, 2, 2
@@ -119,6 +120,9 @@ def test_the_command(tmp_path, capsys):
     assert call("study", "readout", tmp_path / "run", "--draws", "1", "--quiet") == 0
     assert "| whitened cosine |" in capsys.readouterr().out
     assert "### 1-shot" in (tmp_path / "run/readout/table.md").read_text()
+    assert call("study", "readout", tmp_path / "run", "--draws", "0", "--shots", "1", "--out", tmp_path / "one") == 0
+    walks = [walk for one in read_json(tmp_path / "one/results.json")["readouts"].values() for walk in one["walks"]]
+    assert {walk["draw"] for walk in walks} == {"published"}, "and not the ten draws of the default"
     assert call("study", "readout", tmp_path / "run", "--set", "train.epochs=2") == 2
 
 

@@ -209,4 +209,19 @@ def test_a_plan_knows_what_is_done(tmp_path, photos):
     assert lines[2:4] == ["  finetune-seed0: 1 of 2 walks done", "  icarl-seed0: to be done"]
     assert lines[5] == "  alice-seed0: to be done"
     assert "sessions about" in lines[6]
-    assert "4 walks of which none was measured yet not counted" in lines[6]
+    assert "Not counted: 4 walks of methods that were not measured here yet." in lines[6]
+    assert "1 epoch, seed 0" in lines[4]
+
+
+def test_a_plan_refuses_what_the_run_would_refuse(tmp_path, photos, capsys):
+    run(tmp_path, photos, [Cell("finetune", small_config(*QUICK, "method=finetune"))])
+    options = ["--data", photos, "--methods", "finetune", "--shots", "2", "--out", tmp_path, "--quiet", "--dry-run"]
+    before = (tmp_path / "cells/finetune-seed0/config.toml").read_bytes()
+    assert call("bench", "folder", *options, *sets(*QUICK, "train.lr=0.3")) == 0
+    told = capsys.readouterr().out
+    assert "finetune-seed0 holds results of other settings: train.lr = 0.05 there, 0.3 here" in told
+    assert "1 draw, " in told
+    assert "base training about 0 s" in told
+    assert (tmp_path / "cells/finetune-seed0/config.toml").read_bytes() == before
+    assert call("study", "ablation", "folder", *options[:2], *options[4:], *sets(*QUICK)) == 2
+    assert "holds the cells of bench, not of ablation" in capsys.readouterr().err

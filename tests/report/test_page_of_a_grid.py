@@ -632,7 +632,7 @@ def test_a_difference_within_its_interval_shows_nothing(tmp_path):
     for cell in ("3-seed0", "3-seed1"):
         perturbed(tmp_path, cell, (0.1, 0.1))
     table = summary_table(read_grid(tmp_path))
-    assert table.header[-1] == "better or worse"
+    assert table.header[-1] == "5-shot better or worse"
     verdicts = {cells[0]: cells[-1] for _, cells in table.rows}
     assert verdicts == {"CEC": "undecided", "TOPIC": "worse", "iCaRL": "better", "ALICE": "-"}
     assert "their intervals are over training seeds" in table.notes[0]
@@ -679,6 +679,29 @@ def test_tables_as_latex_and_csv(tmp_path):
     assert float(rows[0]["8 ±"]) == pytest.approx(found.interval, abs=0.051)
 
 
+def test_tables_as_files_have_their_notes(tmp_path):
+    """And the commands, to which the last column of the provenance refers by their numbers."""
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5, 1))
+    write_report(tmp_path, latex=True, csv=True)
+    results = read_grid(tmp_path)
+    notes = (tmp_path / "tables" / "notes.txt").read_text(encoding="utf-8")
+    for table in (summary_table(results), provenance(results)):
+        name = table.title.lower().replace(" ", "-")
+        below = (tmp_path / "tables" / f"{name}.tex").read_text(encoding="utf-8").split("\\end{table}\n")[1]
+        assert below == "".join(f"% {line}\n" for line in table.notes_in_lines())
+        assert "\n".join([table.title, *table.notes_in_lines()]) in notes
+    assert "1. fscil bench cifar100 --out DIR" in notes
+
+
+def test_columns_of_a_csv_file_have_names_of_their_own(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5, 1))
+    write_report(tmp_path, csv=True)
+    for path in (tmp_path / "tables").glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            header = next(csv.reader(file))
+        assert len({*header}) == len(header), path.name
+
+
 def test_without_being_asked_no_tables_are_written(bench):
     assert not (bench / "tables").exists()
 
@@ -690,7 +713,28 @@ def test_a_network_at_chance_is_said_not_to_have_learned(tmp_path):
     note = '"CEC" did not learn: session 0 is at chance.'
     assert note in summary
     assert note in (tmp_path / "report.md").read_text()
-    assert '"ALICE" did not learn' not in summary
+    assert '"ALICE"' not in summary
+    change(tmp_path, "0-seed0", at_chance)
+    assert '"CEC", "ALICE" did not learn: session 0 is at chance.' in write_report(tmp_path)[0]
+
+
+def test_a_network_of_random_weights_is_said_not_to_be_trained(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,))
+
+    def without_training(start, weights=""):
+        def how(found):
+            found["training"]["epochs"] = 0
+            found["settings"] = {"model.init": start, "model.weights": weights}
+
+        return how
+
+    change(tmp_path, "0-seed0", without_training("pretrained"))
+    change(tmp_path, "1-seed0", without_training("scratch"))
+    summary, _ = write_report(tmp_path)
+    assert '"CEC": no base training, since train.epochs is 0; the weights were random.' in summary
+    assert '"ALICE"' not in summary
+    change(tmp_path, "1-seed0", without_training("scratch", "resnet18.pth"))
+    assert "no base training" not in write_report(tmp_path)[0]
 
 
 def test_a_training_that_made_a_pretrained_network_worse_is_said(tmp_path):

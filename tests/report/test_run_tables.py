@@ -202,6 +202,14 @@ def test_a_training_that_did_not_do_what_it_is_for_is_said():
         assert not any("learned" in note or "worse" in note for note in run_tables(content)[0].notes)
 
 
+def test_random_weights_are_said_even_where_they_are_better_than_guessing():
+    untrained = {"epochs": 0, "seed": 3}
+    for start, said in (("scratch", True), ("pretrained", False)):
+        settings = {"model.init": start, "model.weights": ""}
+        notes = run_tables(results(training=untrained, settings=settings))[0].notes
+        assert any("was not trained: train.epochs is 0" in note for note in notes) == said
+
+
 def test_departures_from_the_paper_are_listed():
     departures = {"model.width": [16, 64], "views.scale": [[0.5, 1.0], [0.2, 1.0]]}
     compared = run_tables(results("cifar100", departures=departures))[0].notes[-1]

@@ -1,5 +1,6 @@
 """The commands that run many experiments: the comparison of methods and the paper's studies."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from fscil.cli.options import (
     say,
 )
 from fscil.errors import ConfigError, FscilError
+from fscil.runtime.text import count, first_few
 
 if TYPE_CHECKING:
     from fscil.config import Config
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 ENGINES = ("local", "ray")
+READOUT_DRAWS = 10
 
 Seeds = Annotated[
     int,
@@ -96,7 +99,7 @@ def bench(
 
     vectors = [f"data.word_vectors={word_vectors}"] if word_vectors else []
     config = load_recipe(recipe, [*chosen_settings(set_, sessions), *vectors])
-    chosen = [name.strip() for name in methods.split(",")] if methods else default_methods(config)
+    chosen = default_methods(config) if methods is None else [name.strip() for name in methods.split(",")]
     folder = out or Path("runs") / f"bench-{Path(recipe).stem}"
     cells = comparison(config, chosen, _seeds(config, seeds))
     _run(
@@ -118,8 +121,18 @@ def study(
     data: Data = None,
     shots: Shots = None,
     seeds: Seeds = 1,
-    draws: Draws = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write; default runs/WHICH-RECIPE.")] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=MAX_DRAWS,
+            help="Seeded draws of the few images, beside the recipe's own (the published one); default 0, of readout "
+            "10.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write; default runs/WHICH-RECIPE, of readout RUN/readout.")
+    ] = None,
     set_: Settings = None,
     sessions: SessionList = None,
     plugin: Plugins = None,
@@ -140,9 +153,12 @@ def study(
     fscil study readout runs/demo
     """
     if which == "readout":
-        if set_ or sessions or dry_run or seeds != 1 or engine != "local":
-            raise ConfigError("study readout takes a trained run as it is: no --set, --seeds, --dry-run, --engine.")
-        _readout(Path(recipe), data, shots, draws or 10, out, device, quiet)
+        if set_ or sessions or dry_run or no_wait or seeds != 1 or engine != "local":
+            raise ConfigError(
+                "study readout takes a trained run as it is: no --set, --sessions, --seeds, --dry-run, --no-wait, "
+                "--engine."
+            )
+        _readout(Path(recipe), data, shots, READOUT_DRAWS if draws is None else draws, out, device, quiet)
         return
     from fscil.config import load_recipe
     from fscil.experiments import studies
@@ -160,7 +176,7 @@ def study(
         folder,
         data,
         shots,
-        draws,
+        draws or 0,
         Execution(device, quiet, dry_run, not no_wait, engine, plugin or []),
     )
 
@@ -214,14 +230,17 @@ def _run(
 
     counts = numbers(shots) if shots else config.protocol.shots
     chosen: list[Draw] = list(dict.fromkeys([config.protocol.draw, *range(draws)]))
-    say(f"{kind}: {len(cells)} cells, shots {', '.join(map(str, counts))}, {len(chosen)} draws, into {folder}")
+    drawn = f"shots {', '.join(map(str, counts))}, {count(len(chosen), 'draw')}"
+    say(f"{kind}: {count(len(cells), 'cell')}, {drawn}, into {folder}")
     if how.engine not in ENGINES:
         raise ConfigError(f"--engine {how.engine}: expected {' or '.join(ENGINES)}.")
     context = Context.on(how.device, how.quiet)
     grid = Grid(folder, cells, data, context, say)
+    grid.require_images(counts, chosen)
     if how.dry_run:
         from fscil.experiments.plan import describe_plan
 
+        grid.read(kind)
         say(describe_plan(grid.runner, cells, counts, chosen, context))
         return
     try:
@@ -234,9 +253,13 @@ def _run(
     except KeyboardInterrupt:
         say("\nStopped; finished parts are kept. Run the same command to continue.")
         raise
-    say(f"Next: fscil report {folder}")
+    if len(failed) < len(cells):
+        say(f"Next: {shlex.join(['fscil', 'report', str(folder)])}")
     if failed:
-        raise FscilError(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}. The others are finished.")
+        raise FscilError(
+            f"{len(failed)} of {count(len(cells), 'cell')} failed: {first_few([*failed])}. The reasons are above; once "
+            f"they are removed, the same command continues."
+        )
 
 
 @commands.command()
@@ -253,14 +276,14 @@ def merge(
     from fscil.experiments.merge import merge_grids
 
     merge_grids(folders, out, say)
-    say(f"Next: fscil report {out}")
+    say(f"Next: {shlex.join(['fscil', 'report', str(out)])}")
 
 
 @commands.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder made by fscil bench or fscil study.")],
     latex: Annotated[bool, typer.Option("--latex", help="Also every table as LaTeX (booktabs), in tables/.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Also every table as CSV, in tables/.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also every table as CSV, in tables/; notes.txt there.")] = False,
     plugin: Plugins = None,
 ) -> None:
     """Summarise results on the terminal, in report.md with its figures, and in one self-contained page, report.html.

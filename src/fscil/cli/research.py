@@ -53,12 +53,16 @@ def data_command(
     name: Annotated[str, typer.Argument(help="cifar100, mini_imagenet, cub200, folder or glyphs.")],
     root: Annotated[Path | None, typer.Option("--root", help="Folder of the data set.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Download it first (cifar100 and cub200).")] = False,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Only the names of its classes, a line each, as --sessions needs them.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Show what of a data set is there, what is missing and where to get it.
 
     Example: fscil data cifar100 --root datasets --download
     """
+    from fscil.data import load
     from fscil.data.describe import describe
 
     if download:
@@ -67,7 +71,7 @@ def data_command(
         if root is None:
             raise DataError("--download needs --root DIR, the folder to put the data set in.")
         fetch(name, root, quiet)
-    say(describe(name, root))
+    say("\n".join(load(name, root).class_names) if classes else describe(name, root))
 
 
 @commands.command()

@@ -36,19 +36,31 @@ def require_same_settings(cell: Cell, folder: Path) -> None:
 
     Settings without results, as a failure leaves them, are replaced.
     """
-    path, words, digest = folder / "config.toml", folder / "word_vectors.sha256", _digest_of_words(cell.config)
-    begun = (folder / "results.json").exists() or any(folder.glob("fitted-*.safetensors"))
-    if not (begun and path.exists()):
-        write_text(path, to_toml(cell.config))
+    if problem := difference_of_settings(cell, folder):
+        raise ConfigError(problem)
+    if not (_is_begun(folder) and (folder / "config.toml").exists()):
+        words, digest = folder / "word_vectors.sha256", _digest_of_words(cell.config)
+        write_text(folder / "config.toml", to_toml(cell.config))
         write_text(words, digest) if digest else words.unlink(missing_ok=True)
-        return
+
+
+def difference_of_settings(cell: Cell, folder: Path) -> str:
+    """Of the cell and the results in its folder, for an error; empty where they agree, or there are none."""
+    path, words, digest = folder / "config.toml", folder / "word_vectors.sha256", _digest_of_words(cell.config)
+    if not (_is_begun(folder) and path.exists()):
+        return ""
     if other := difference(cell.config, load_recipe(path), FREE_SETTINGS):
-        raise ConfigError(f"{folder} holds results of other settings: {other}. Give the same, or another --out.")
+        return f"{folder} holds results of other settings: {other}. Give the same, or another --out."
     if digest and words.exists() and words.read_text(encoding="utf-8") != digest:
-        raise ConfigError(
+        return (
             f"{folder} holds results of other word vectors than {cell.config.data.word_vectors}. Give the same, "
             f"or another --out."
         )
+    return ""
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / "results.json").exists() or any(folder.glob("fitted-*.safetensors"))
 
 
 def _digest_of_words(config: Config) -> str:

@@ -24,11 +24,13 @@ from fscil.experiments.base_networks import BeingTrainedError, claimed
 from fscil.experiments.cell_run import CellRunner
 from fscil.experiments.cells import Cell, data_difference, describe_data, require_same_settings
 from fscil.experiments.provenance import command
+from fscil.experiments.run import require_enough_images
 from fscil.protocol import Draw
 from fscil.runtime.files import read_json, write_json, write_text
 from fscil.runtime.locks import LOCK, locked
 from fscil.runtime.progress import titled
 from fscil.runtime.text import count, first_few
+from fscil.training.build import protocol_of
 from fscil.training.context import Context
 
 WAIT = (0.2, 5.0)  # seconds between two looks at what others are working on: at first, and at most
@@ -48,6 +50,16 @@ class Grid:
         self.out, self.cells, self._say = out, cells, say
         self.runner = CellRunner(out, root, context, say)
         self.began = 0.0  # by the clock of the file system: what failed later, failed in this run
+
+    def require_images(self, shots: Sequence[int], draws: Sequence[Draw]) -> None:
+        """Raise where the images are missing, or too few for a class: every cell would fail, each for this reason.
+
+        Cells that are done need none.
+        """
+        left = [cell.config for cell in self.cells if self.runner.missing(cell, shots, draws)]
+        if left:
+            dataset = self.runner.dataset(left[0])
+            require_enough_images(dataset, protocol_of(left[0], dataset), shots)
 
     def run(self, kind: str, shots: Sequence[int], draws: Sequence[Draw], wait: bool = True) -> dict[str, str]:
         """Every cell under every number of shots and draw; returns the reasons of failures by the cell's name.
@@ -84,21 +96,27 @@ class Grid:
     def describe(self, kind: str) -> None:
         """Write grid.json: the cells of this call, and those of earlier calls into the same folder."""
         self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / "grid.json"
         with locked(self.out / LOCK):
-            there: dict[str, Any] = read_json(path) if path.exists() else {"kind": kind, "cells": []}
-            if there["kind"] != kind:
-                raise ConfigError(f"{self.out} holds the cells of {there['kind']}, not of {kind}. Give another --out.")
-            data = describe_data(self.cells[0].config, self.runner.dataset)
-            if any(self.out.glob("base/*/run.json")) and (other := data_difference(there.get("data", data), data)):
-                raise ConfigError(
-                    f"{self.out} holds results of other images: {other}. Give the same --data, or another --out."
-                )
+            there, data = self.read(kind)
             mine = [{"name": cell.name, "label": cell.label, "seed": cell.config.train.seed} for cell in self.cells]
             names = {cell["name"] for cell in there["cells"]}
             cells = there["cells"] + [cell for cell in mine if cell["name"] not in names]
+            path = self.out / "grid.json"
             write_json(path, {"schema": 1, "kind": kind, "data": data, "command": command(), "cells": cells})
             self.began = path.stat().st_mtime
+
+    def read(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What grid.json holds, and the description of the data. Raises where it is of another kind or other images."""
+        path = self.out / "grid.json"
+        there: dict[str, Any] = read_json(path) if path.exists() else {"kind": kind, "cells": []}
+        if there["kind"] != kind:
+            raise ConfigError(f"{self.out} holds the cells of {there['kind']}, not of {kind}. Give another --out.")
+        data = describe_data(self.cells[0].config, self.runner.dataset)
+        if any(self.out.glob("base/*/run.json")) and (other := data_difference(there.get("data", data), data)):
+            raise ConfigError(
+                f"{self.out} holds results of other images: {other}. Give the same --data, or another --out."
+            )
+        return there, data
 
     def attempt(self, cell: Cell, title: str, shots: Sequence[int], draws: Sequence[Draw]) -> str | None:
         """Run a cell: why it failed, an empty text, or None where another process is at work on what it needs.

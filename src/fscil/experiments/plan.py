@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fscil.experiments.cell_run import CellRunner
-from fscil.experiments.cells import Cell
+from fscil.experiments.cells import Cell, difference_of_settings
 from fscil.experiments.provenance import RESULTS, read_results
 from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.protocol import Draw
@@ -18,7 +18,8 @@ def describe_plan(
     runner: CellRunner, cells: Sequence[Cell], shots: Sequence[int], draws: Sequence[Draw], context: Context
 ) -> str:
     """Lines for a reader. Steps of every training that is to be done are timed on this machine; nothing is written."""
-    missing = {cell.name: len(runner.missing(cell, shots, draws)) for cell in cells}
+    refused = {cell.name: difference_of_settings(cell, runner.folder(cell)) for cell in cells}
+    missing = {cell.name: 0 if refused[cell.name] else len(runner.missing(cell, shots, draws)) for cell in cells}
     sharing: dict[str, list[Cell]] = {}
     for cell in cells:
         require_enough_images(runner.dataset(cell.config), protocol_of(cell.config, runner.dataset(cell.config)), shots)
@@ -32,12 +33,14 @@ def describe_plan(
         text, seconds = _network(runner, group[0], needed, context)
         total += seconds
         lines.append(f"base network {key}: {text}")
-        lines += [f"  {cell.name}: {_state(runner.folder(cell), walks, missing[cell.name])}" for cell in group]
+        for cell in group:
+            state = refused[cell.name] or _state(runner.folder(cell), walks, missing[cell.name])
+            lines.append(f"  {cell.name}: {state}")
     known, unknown = _session_seconds(runner, cells, missing)
     lines.append(
         f"Time on this machine, one process: base training about {duration(total)}"
         + (f", sessions about {duration(known)} by those measured here" if known else "")
-        + (f"; {count(unknown, 'walk')} of which none was measured yet not counted." if unknown else ".")
+        + (f". Not counted: {count(unknown, 'walk')} of methods that were not measured here yet." if unknown else ".")
     )
     return "\n".join(lines)
 
@@ -54,7 +57,7 @@ def _network(runner: CellRunner, cell: Cell, needed: bool, context: Context) -> 
     seconds = estimate_base_training(recipe, base_images(dataset, protocol), context)
     begun = (runner.networks.run_of(recipe).folder / "checkpoint.safetensors").exists()
     state = "begun; the whole of it takes" if begun else "to be trained in"
-    epochs = f"{recipe.train.epochs} epochs, seed {recipe.train.seed}"
+    epochs = f"{count(recipe.train.epochs, 'epoch')}, seed {recipe.train.seed}"
     return f"{recipe.model.backbone}, {epochs}, {state} about {duration(seconds)}", seconds
 
 

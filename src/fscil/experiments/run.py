@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,7 +28,7 @@ from fscil.protocol import Draw, Protocol
 from fscil.runtime import torchrun
 from fscil.runtime.distributed import local_main_first, raise_in_all, world_size
 from fscil.runtime.files import write_json
-from fscil.runtime.text import duration
+from fscil.runtime.text import count, duration
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, passes_per_image
 from fscil.training.base_training import (
     estimate_base_training,
@@ -95,10 +96,12 @@ def changed_config(run: Run, changes: Sequence[str]) -> Config:
     config = override(before, changes)
     ours, theirs = (METHODS[one.method].base_recipe(one) for one in (config, before))
     if base_key(ours) != base_key(theirs):
+        words = ["fscil", "train", str(run.folder / "config.toml")]
+        words += ["--data", data] if (data := run.about().get("data")) else []
+        words += [word for change in changes for word in ("--set", change)]
         raise ConfigError(
             f"{run.folder}: its network was trained otherwise than this evaluation needs: "
-            f"{difference(ours, theirs, NOT_OF_THE_NETWORK)}. Train one with: fscil train {run.folder}/config.toml "
-            f"{' '.join(f'--set {change}' for change in changes)} --out …"
+            f"{difference(ours, theirs, NOT_OF_THE_NETWORK)}. Train one with: {shlex.join(words)} --out …"
         )
     return config
 
@@ -209,14 +212,15 @@ def describe_training(
     if recipe.train.objective:
         views = f"each passes a network {passes_per_image(recipe):g} times ({recipe.train.objective})"
     else:
-        mixing = f", {recipe.mixing.repeats} mixtures each" if recipe.mixing.repeats else ""
-        views = f"{recipe.views.count} views{mixing}"
+        mixing = f", {count(recipe.mixing.repeats, 'mixture')} each" if recipe.mixing.repeats else ""
+        views = f"{count(recipe.views.count, 'view')}{mixing}"
     lines = [
         f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
         f"sessions of {'/'.join(map(str, protocol.ways or [protocol.way]))} classes{_left_out(dataset, protocol)}",
         f"{recipe.model.backbone}: {parameter_count(network.backbone):,} parameters in the backbone, "
         f"{parameter_count(network) - parameter_count(network.backbone):,} in the heads",
-        f"{recipe.train.epochs} epochs of {trainer.steps_per_epoch(base)} steps: {recipe.train.batch} images, {views}",
+        f"{count(recipe.train.epochs, 'epoch')} of {count(trainer.steps_per_epoch(base), 'step')}: "
+        f"{recipe.train.batch} images, {views}",
         f"time on this machine ({context.device.type}, {torch.get_num_threads()} threads): about {duration(seconds)}",
     ]
     if seconds > LONG_TRAINING and context.device.type == "cpu":
@@ -240,5 +244,5 @@ def _shorter(recipe: Config) -> str:
 
 
 def _left_out(dataset: Dataset, protocol: Protocol) -> str:
-    count = len(dataset.class_names) - protocol.classes
-    return f" ({count} classes of the data are in no session)" if count else ""
+    left = len(dataset.class_names) - protocol.classes
+    return f" ({left} classes of the data are in no session)" if left else ""

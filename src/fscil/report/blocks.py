@@ -67,7 +67,7 @@ class Table:
         return f'<tr class="{kind}"><th scope="row">{escape(first)}</th>{data}</tr>\n'
 
     def latex(self) -> str:
-        """A table environment for the package booktabs."""
+        """A table environment for the package booktabs; notes and commands are comments below it."""
         columns = "l" + "r" * (len(self.header) - 1)
         lines = [
             r"\begin{table}",
@@ -81,7 +81,12 @@ class Table:
                 lines.append(rf"\multicolumn{{{len(self.header)}}}{{l}}{{\emph{{{_latex(cells[0])}}}}} \\")
             else:
                 lines.append(_latex_line(cells, [place for place in range(len(cells)) if (number, place) in self.best]))
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        return "\n".join([*lines, *(f"% {printable(line)}" for line in self.notes_in_lines())]) + "\n"
+
+    def notes_in_lines(self) -> list[str]:
+        """The notes and the numbered commands, as plain text."""
+        return [*self.notes, *(f"{number}. {command}" for number, command in enumerate(self.commands, 1))]
 
     def csv(self) -> str:
         """Intervals in columns of their own, so that every cell is one number or one text."""

@@ -1,5 +1,6 @@
 """Reads a grid's folder: its rows, with every accuracy as a mean over draws and seeds and the interval of that mean."""
 
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,14 @@ def shown(results: Mapping[str, Any]) -> dict[str, Any]:
     from fscil.experiments.results import shown_as
 
     return shown_as(results["method"])
+
+
+def never_trained(results: Mapping[str, Any]) -> bool:
+    """Whether its network has random weights: no epoch, and none to start from. Older results do not tell."""
+    start = results.get("settings", {})
+    return (
+        not results["training"].get("epochs", 1) and start.get("model.init") == "scratch" and not start["model.weights"]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +247,7 @@ def read_grid(folder: Path) -> Results:
     if not path.is_file():
         raise StoreError(
             f"{folder} holds no results to report: it has no grid.json. Make some, for instance with: "
-            f"fscil bench glyphs --out {folder}"
+            f"{shlex.join(['fscil', 'bench', 'glyphs', '--out', str(folder)])}"
         )
     grid = as_type(read_json(path), _Grid, path)
     labels: dict[str, list[Path]] = {}

@@ -25,7 +25,8 @@ GAPS = "Not in the tables:"
 def write_report(folder: Path, latex: bool = False, csv: bool = False) -> tuple[str, list[Path]]:
     """Writes report.md, figures/ and report.html into the folder; returns a summary for the terminal, and the files.
 
-    latex, csv: also every table as a file in tables/.
+    latex, csv: also every table as a file in tables/. The notes are comments in the LaTeX files, and notes.txt beside
+    the CSV files.
     """
     results = read_grid(folder)
     blocks = _blocks(results)
@@ -39,6 +40,9 @@ def write_report(folder: Path, latex: bool = False, csv: bool = False) -> tuple[
             if text:
                 write_text(path.with_suffix(suffix), text)
                 written.append(path.with_suffix(suffix))
+    if csv:
+        write_text(folder / "tables" / "notes.txt", _notes(blocks))
+        written.append(folder / "tables" / "notes.txt")
     write_text(folder / "report.md", _markdown(results, blocks))
     write_text(folder / "report.html", _html(results, blocks))
     return _summary(results), written
@@ -53,6 +57,12 @@ def _blocks(results: Results) -> list[Table | SvgFigure]:
         blocks += feature_figures(results) if shots == results.shots()[0] else []
     later = later_table(results)
     return [*blocks, *([later] if later else []), provenance(results)]
+
+
+def _notes(blocks: Sequence[Table | SvgFigure]) -> str:
+    """What stands below the tables, for which a CSV file has no place."""
+    tables = [block for block in blocks if isinstance(block, Table)]
+    return "\n\n".join("\n".join([table.title, *table.notes_in_lines()]) for table in tables) + "\n"
 
 
 def _title(results: Results) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fscil.experiments.published import DATA_NAMES, paper_rows
 from fscil.report.blocks import RowKind, Table
-from fscil.report.collect import shown
+from fscil.report.collect import never_trained, shown
 from fscil.report.numbers import MeanWithInterval, cell
 from fscil.runtime.text import count
 
@@ -117,7 +117,9 @@ def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]]) -> li
         listed = ", ".join(f"{100 * value:.1f} ({name})" for name, value in alternatives.items())
         notes.append(f"Session 0 uses all base data, as the paper does. With the method's other scores: {listed}.")
     first = walks[0]["sessions"][0]["average"]
-    if first < 2 / results["protocol"]["base_classes"]:
+    if never_trained(results):
+        notes.append("This network was not trained: train.epochs is 0, and its weights are random.")
+    elif first < 2 / results["protocol"]["base_classes"]:
         notes.append(
             "This network has not learned: session 0 is at chance. A smaller train.lr or a longer training may help."
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fscil.report.blocks import RowKind, Table
-from fscil.report.collect import Results, Row
+from fscil.report.collect import Results, Row, never_trained
 from fscil.report.numbers import MeanWithInterval, cell
 
 
@@ -21,7 +21,7 @@ def summary_table(results: Results) -> Table:
         for shots in counts:
             found = [None if row is reference else row.difference(reference, shots, "harmonic") for row in results.rows]
             seeds = [row.common_seeds(reference, shots, "harmonic") for row in results.rows]
-            header += [f"{shots}-shot harmonic less {reference.title}", "better or worse"]
+            header += [f"{shots}-shot harmonic less {reference.title}", f"{shots}-shot better or worse"]
             texts += [list(map(signed, found)), list(map(verdict, found, seeds))]
     rows: list[tuple[RowKind, Sequence[str]]] = [
         ("ours", [row.title, *(column[number] for column in texts)]) for number, row in enumerate(results.rows)
@@ -58,12 +58,16 @@ def best_cells(columns: Sequence[Sequence[MeanWithInterval | None]]) -> frozense
 
 def problems(results: Results) -> list[str]:
     """Rows whose base training did not do what training is for."""
-    found = [
-        f'"{row.title}" did not learn: session 0 is at chance. Look at its training loss; a smaller train.lr or a '
-        "longer training may help."
-        for row in results.rows
-        if row.at_chance
-    ]
+    random = [f'"{row.title}"' for row in results.rows if never_trained(row.results[0])]
+    lost = [f'"{row.title}"' for row in results.rows if row.at_chance and not never_trained(row.results[0])]
+    found = []
+    if random:
+        found.append(f"{', '.join(random)}: no base training, since train.epochs is 0; the weights were random.")
+    if lost:
+        found.append(
+            f"{', '.join(lost)} did not learn: session 0 is at chance. Look at the training loss; a smaller train.lr "
+            "or a longer training may help."
+        )
     for row in results.rows:
         if (points := row.below_pretrained) is not None:
             found.append(

@@ -17,6 +17,7 @@ from fscil.models import Backbone, backbone_options, build_backbone, native_stat
 from fscil.preprocess import STATISTICS, Preprocess, SeveralCrops
 from fscil.protocol import Protocol, fit_protocol
 from fscil.runtime.seeding import seeded
+from fscil.runtime.text import did_you_mean
 
 LOOKED_AT = 24  # images whose size is taken for that of all
 LEAST_OF_SIDE = 0.6  # of a test image's short side that must be in its crop; the paper's recipes have 0.87 and more
@@ -38,7 +39,11 @@ def protocol_of(config: Config, dataset: Dataset) -> Protocol:
     for name in wanted.order:
         label = number.get(normalize("NFC", name))
         if label is None:
-            raise ConfigError(f'protocol.order: {dataset.name} has no class "{name}".')
+            near = did_you_mean(name, dataset.class_names)
+            raise ConfigError(
+                f'protocol.order: {dataset.name} has no class "{name}".{near} All names: fscil data '
+                f"{dataset.name} {'' if dataset.name == 'glyphs' else '--root DIR '}--classes"
+            )
         if label in order:
             raise ConfigError(f'protocol.order names "{name}" twice: sessions must not overlap. Name each class once.')
         order.append(label)
