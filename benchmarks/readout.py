@@ -16,12 +16,12 @@ import torch
 
 from fscil.config import load_recipe
 from fscil.experiments.feature_files import described
-from fscil.experiments.provenance import data_fingerprint
+from fscil.experiments.provenance import PROVENANCE, data_fingerprint
 from fscil.experiments.readout import compare
 from fscil.features import FeatureCache
 from fscil.methods.toolkit.readouts import READOUTS
 from fscil.report.readout_table import readout_table
-from fscil.runtime.files import load_tensors, save_tensors, write_text
+from fscil.runtime.files import load_tensors, read_json, save_tensors, write_text
 from fscil.training.build import backbone_of, dataset_of, preprocess_of, protocol_of
 
 
@@ -61,8 +61,9 @@ def measure(options: argparse.Namespace) -> None:
         constants=json.loads(options.constants.read_text()) if options.constants else None,
         label=options.label or "",
     )
-    write_text(options.out / "table.md", readout_table(results))
-    print(readout_table(results))
+    table = readout_table(results, read_json(options.out / PROVENANCE))
+    write_text(options.out / "table.md", table)
+    print(table)
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ def test_constants_are_chosen_without_test_images(parts, results, tmp_path):
 
 
 def test_gains_are_paired(results):
-    text = readout_table(results[1])
+    text = readout_table(results[1], read_json(results[0] / "provenance.json"))
     line = next(line for line in text.splitlines() if line.startswith("| LDA "))
     rows = {name: [w for w in row["walks"] if w["shots"] == 5] for name, row in results[1]["readouts"].items()}
     gains = [
@@ -101,6 +101,38 @@ def test_gains_are_paired(results):
     ]
     half = 12.706 * np.std(gains, ddof=1) / 2**0.5  # Student's t, one degree of freedom
     assert line.split(" | ")[7] == f"{np.mean(gains):+.1f} ± {half:.1f}"
+
+
+def test_what_is_there_is_kept_and_other_draws_are_measured_with_the_constants_chosen_before(parts, tmp_path):
+    def run(draws, **options):
+        said = []
+        return compare(parts, ABOUT, tmp_path, said.append, draws=draws, readouts=["LDA"], **options), said
+
+    first, _ = run(1)
+    trials, notes = ((tmp_path / name).read_bytes() for name in ("trials.jsonl", "provenance.json"))
+    again, said = run(1)
+    assert again == first
+    assert said == ["LDA: measured before"]
+    assert (tmp_path / "provenance.json").read_bytes() == notes
+    more, said = run(2)
+    assert said[0].startswith("LDA: {")
+    row, before = more["readouts"]["LDA"], first["readouts"]["LDA"]
+    assert row["constants"] == before["constants"]
+    assert [walk for walk in row["walks"] if walk["draw"] != 1] == before["walks"]
+    assert (tmp_path / "trials.jsonl").read_bytes() == trials, "constants are chosen once"
+    given, _ = run(2, constants={"LDA": {"shrinkage": 0.123}})
+    assert (given["readouts"]["LDA"]["constants"], given["readouts"]["LDA"]["how"]) == ({"shrinkage": 0.123}, "given")
+
+
+def test_the_table_says_how_it_was_made(parts, tmp_path):
+    about = {**ABOUT, "data_fingerprint": "0123456789abcdef" * 4}
+    found = compare(parts, about, tmp_path, [].append, draws=0, readouts=["cosine, balanced", "LDA"])
+    notes = read_json(tmp_path / "provenance.json")["readouts"]["LDA"]
+    text = readout_table(found, read_json(tmp_path / "provenance.json"))
+    assert "- features of made up, none, images (SHA-256) 0123456789abcdef; " in text
+    line = next(line for line in text.splitlines() if line.endswith("): cosine, balanced; LDA"))
+    told = (notes["command"], *(notes["machine"][key] for key in ("fscil", "torch", "python", "cpu")))
+    assert [part for part in told if part not in line] == []
 
 
 def test_what_cannot_be_compared_is_refused(parts, results, tmp_path):

@@ -185,16 +185,18 @@ def _readout(
     folder: Path, data: Path | None, shots: str | None, draws: int, out: Path | None, device: str, quiet: bool
 ) -> None:
     from fscil.experiments.feature_files import features_of
+    from fscil.experiments.provenance import PROVENANCE
     from fscil.experiments.readout import SHOTS, compare
     from fscil.report.readout_table import readout_table
-    from fscil.runtime.files import write_text
+    from fscil.runtime.files import read_json, write_text
     from fscil.training.context import Context
     from fscil.training.run_folder import Run
 
     run, target = Run.open(folder), out or folder / "readout"
     stored = run.about().get("data")
     tensors, about = features_of(run, data or (Path(stored) if stored else None), Context.on(device, quiet))
-    table = readout_table(compare(tensors, about, target, say, draws, numbers(shots) if shots else SHOTS))
+    results = compare(tensors, about, target, say, draws, numbers(shots) if shots else SHOTS)
+    table = readout_table(results, read_json(target / PROVENANCE))
     write_text(target / "table.md", table)
     say(f"\n{table}\nWritten: {target}/results.json, provenance.json, trials.jsonl, table.md")
 

@@ -8,7 +8,8 @@ Test images are seen once, with the constants chosen. AUROC: test images of the 
 later sessions, by the evidence for a known one, mean over all sessions but the last. ECE: expected calibration error of
 PLDA's probabilities, "unknown" included with a prior of 1/2, over the same sessions.
 
-OUT/results.json      constants and figures of every readout; one that is there is not measured again
+OUT/results.json      constants and figures of every readout; one that is there with the draws asked for is kept, and
+                      constants once chosen are chosen for other draws too
 OUT/provenance.json   commands, times and machines of these
 OUT/trials.jsonl      every trial of constants
 """
@@ -169,21 +170,37 @@ def compare(
     told: dict[str, Any] = read_json(notes) if notes.exists() else {"readouts": {}}
     if results["features"] != about:
         raise ConfigError(f"{out} holds readouts of other features. Choose another folder with --out.")
+    drawn = ["published", *range(draws)]
     for name in readouts or READOUTS:
-        given, start = (constants or {}).get(name), perf_counter()
-        chosen = given or search(name, base, labels, out / "trials.jsonl")
+        row, given, start = label or name, (constants or {}).get(name), perf_counter()
+        before = _comparable(results["readouts"].get(row), name, given)
+        if before and [(one["draw"], one["shots"]) for one in before["walks"]] == [*itertools.product(drawn, shots)]:
+            say(f"{row}: measured before")
+            continue
+        chosen = before["constants"] if before else given or search(name, base, labels, out / "trials.jsonl")
         searched = perf_counter() - start
         readout = READOUTS[name](**chosen)
         readout.fit(base, labels)
-        walks = list(measure(readout, parts, protocol, shots, ["published", *range(draws)]))
-        row = {"constants": chosen, "how": "given" if given else "chosen", "walks": walks}
-        results["readouts"][label or name] = row
-        how = {"seconds": round(searched, 1), "command": command(), "machine": machine()}
-        told["readouts"][label or name] = how
+        walks = list(measure(readout, parts, protocol, shots, drawn))
+        results["readouts"][row] = {
+            "readout": name,
+            "constants": chosen,
+            "how": "given" if given else "chosen",
+            "walks": walks,
+        }
+        seconds = told["readouts"][row]["seconds"] if before and row in told["readouts"] else round(searched, 1)
+        told["readouts"][row] = {"seconds": seconds, "command": command(), "machine": machine()}
         write_json(notes, told)
         write_json(path, results)
-        say(f"{name}: {chosen}, {searched:.0f} s + {perf_counter() - start - searched:.0f} s")
+        say(f"{row}: {chosen}, {searched:.0f} s + {perf_counter() - start - searched:.0f} s")
     return results
+
+
+def _comparable(row: dict[str, Any] | None, readout: str, given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The row if it is of this readout with the constants given, or with chosen ones where none are given."""
+    if row is None or row.get("readout", readout) != readout or row["how"] != ("given" if given else "chosen"):
+        return None
+    return row if not given or row["constants"] == given else None
 
 
 def _require_enough(labels: Tensor, protocol: Sessions) -> None:

@@ -13,8 +13,14 @@ GAINS = ("harmonic", "average", "auroc")
 REFERENCE = "cosine, balanced"
 
 
-def readout_table(results: Mapping[str, Any]) -> str:
-    """Percentages, as Markdown: the published draw; mean and 95% interval of seeded ones; paired gains and theirs."""
+VERSIONS = ("fscil", "torch", "python")
+
+
+def readout_table(results: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """Percentages, as Markdown: the published draw; mean and 95% interval of seeded ones; paired gains and theirs.
+
+    results, provenance: the content of the folder's results.json and provenance.json.
+    """
     lines, entries = [], results["readouts"]
     for shots in dict.fromkeys(walk["shots"] for entry in entries.values() for walk in entry["walks"]):
         heads = " | ".join(FIGURES)
@@ -29,7 +35,25 @@ def readout_table(results: Mapping[str, Any]) -> str:
         lines.append("")
     lines += ["Constants:", ""]
     lines += [f"- {name} ({entry['how']}): {json.dumps(entry['constants'])}" for name, entry in entries.items()]
+    lines += ["", "How these were made:", "", f"- features of {_features(results['features'])}"]
+    lines += [f"- {how}: {'; '.join(names)}" for how, names in _made_by(provenance["readouts"]).items()]
     return "\n".join(lines) + "\n"
+
+
+def _features(about: Mapping[str, Any]) -> str:
+    images = f", images (SHA-256) {about['data_fingerprint'][:16]}" if "data_fingerprint" in about else ""
+    return f"{about['data']}, {about['backbone']}{images}; all settings and the order of classes: results.json"
+
+
+def _made_by(readouts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Command, versions and machine -> the readouts measured by it."""
+    found: dict[str, list[str]] = {}
+    for name, how in readouts.items():
+        machine = how["machine"]
+        versions = [f"{key} {machine[key]}" for key in VERSIONS if key in machine]
+        place = [machine[key] for key in ("cpu", "device", "system") if machine.get(key)]
+        found.setdefault(f"`{how['command']}` ({', '.join([*versions, *place])})", []).append(name)
+    return found
 
 
 def _walks(entry: Mapping[str, Any] | None, shots: int) -> list[dict[str, Any]]:
