@@ -296,21 +296,21 @@ def by_cosine():
     return programs()[0].partition("\nx = ")[0] + "\n" + programs()[1]
 
 
-@pytest.mark.parametrize(("program", "lines"), [(programs()[0], 22), (by_cosine(), 16)], ids=["ratios", "cosines"])
+@pytest.mark.parametrize(("program", "lines"), [(programs()[0], 25), (by_cosine(), 16)], ids=["ratios", "cosines"])
 def test_the_programs_in_the_docs_are_short_and_need_three_packages(program, lines):
     assert len([line for line in program.splitlines() if line]) <= lines
     assert set(re.findall(r"torch|fscil|sklearn|scipy", program)) == set()
 
 
-@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize(("rescale", "degrees"), [(False, None), (True, None), (False, 20.0)])
 @pytest.mark.parametrize("threshold", [None, 5.0])
-def test_the_program_in_the_docs_computes_the_same_probabilities(tmp_path, rescale, threshold):
+def test_the_program_in_the_docs_computes_the_same_probabilities(tmp_path, rescale, degrees, threshold):
     """Classes of 2 to 6 photos; with the model's own thresholds and with a calibrated one."""
     model = tiny()
     for label in range(5):
         model.gallery.enroll(NAMES[label], model.photos([photo(label, seed) for seed in range(2 + label)]))
     features, labels = model.gallery.features()
-    rule = TwoCovarianceRule(TwoCovariance.fit(features, labels, rescale=rescale))
+    rule = TwoCovarianceRule(TwoCovariance.fit(features, labels, rescale=rescale, degrees=degrees))
     probability = ProbabilityCalibration(temperature=3.0, slope=0.3, offset=-0.2)
     calibration = None if threshold is None else Calibration("log_ratio", threshold, 0.05, None, 1, 0)
     model = Classifier(model.encoder, model.gallery.under(rule), Decision(calibration, probability, 0.25))

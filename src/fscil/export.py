@@ -250,6 +250,7 @@ def gallery_arrays(gallery: Gallery, decision: Decision) -> dict[str, NDArray[An
     arrays |= {"weights": rows[:, :-1], "offsets": rows[:, -1]}
     arrays |= {"precision": rule.model.excess_precision(distinct).numpy(), "group": group.numpy()}
     arrays |= {"information": rule.offsets_of_known(gallery.counts).numpy()}
+    arrays |= {"degrees": model["degrees"], "determinants": rule.model.information(distinct).float().numpy()[group]}
     if decision.probability:
         found = decision.probability
         arrays |= {

@@ -32,10 +32,10 @@ def test_divisions_keep_their_parts_apart() -> None:
 
 
 @pytest.mark.parametrize("dim", [5, 200])  # fewer and more than photos
-@pytest.mark.parametrize("rescale", [True, False])
-def test_trials_score_as_the_model_itself_does(dim: int, rescale: bool) -> None:
+@pytest.mark.parametrize(("rescale", "degrees"), [(True, None), (False, None), (False, 7.0)])
+def test_trials_score_as_the_model_itself_does(dim: int, rescale: bool, degrees: float | None) -> None:
     features, labels = draw(8, 12, 10, dim)
-    constants = Constants(0.4, 0.3, rescale, 1.3, 0.05)
+    constants = Constants(0.4, 0.3, rescale, 1.3, 0.05, degrees=degrees)
     fold = make_folds(features, labels, folds=3)[0]
     part = fold.division
     model = TwoCovariance.fit(features[part.photos], part.labels[part.photos], **vars(constants))

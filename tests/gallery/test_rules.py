@@ -185,6 +185,28 @@ def test_a_rule_that_was_stored_without_a_weight_of_information_decides_by_the_r
             rule_from_state("two_covariance", {**state, "information_weight": torch.tensor(weight)})
 
 
+def test_a_rule_that_was_stored_without_degrees_of_freedom_is_of_gaussians():
+    state = RULE.state()
+    del state["degrees"]
+    assert rule_from_state("two_covariance", state).model.degrees is None
+    for degrees in (torch.nan, torch.inf, -1.0, 0.5):
+        with pytest.raises(StoreError, match="degrees of freedom"):
+            rule_from_state("two_covariance", {**state, "degrees": torch.tensor(degrees)})
+
+
+def test_a_gallery_by_student_scores_as_its_model_does_all_at_once_and_one_by_one():
+    model = TwoCovariance.fit(FEATURES, LABELS, rescale=False, degrees=20.0)
+    rule, chosen = TwoCovarianceRule(model), [0, 8, 9, 10, 16, 17]
+    made = gallery(chosen, rule)
+    mapped, labels = model.transform(FEATURES), LABELS[chosen]
+    means = torch.stack([mapped[chosen][labels == label].mean(0) for label in range(3)])
+    expected = model.log_ratio(mapped, means, made.counts)
+    torch.testing.assert_close(made.scores(FEATURES), expected, rtol=1e-4, atol=1e-3)
+    each = torch.arange(len(FEATURES)) % 3
+    own = rule.own_scores(FEATURES, made.prototypes[each], made.counts[each])
+    torch.testing.assert_close(own, expected.gather(1, each[:, None])[:, 0], rtol=1e-4, atol=1e-3)
+
+
 def test_leaving_out_one_photo_of_a_class():
     rows = [8, 9, 10, 11]
     expected = [written_out(FEATURES[row], [each for each in rows if each != row]) for row in rows]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_t
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -21,9 +22,10 @@ def draw(seed: int, classes: int = 30, photos: int = 12, dim: int = DIM) -> tupl
     return means[labels] + torch.randn(len(labels), dim, generator=random) * spread.flip(0), labels
 
 
-def diagonal_model(psi: Tensor, correlation: float = 0.0) -> TwoCovariance:
+def diagonal_model(psi: Tensor, correlation: float = 0.0, degrees: float | None = None) -> TwoCovariance:
     """A model in whose mapped space everything can be said directly."""
-    return TwoCovariance(torch.zeros(len(psi)), torch.eye(len(psi)), psi.double(), False, correlation)
+    centre, projection = torch.zeros(len(psi)), torch.eye(len(psi))
+    return TwoCovariance(centre, projection, psi.double(), False, correlation, degrees=degrees)
 
 
 def class_means(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,6 +55,21 @@ def test_log_ratio_is_that_of_the_densities_written_out() -> None:
     found = diagonal_model(psi).log_ratio(queries.float(), means, torch.tensor([len(own) for own in photos]))
     expected = torch.tensor([[written_out(query, own, psi) for own in photos] for query in queries])
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [1.0, 4.5, 300.0])
+def test_log_ratio_by_student_is_that_of_the_densities_of_scipy(degrees: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    psi = torch.tensor([5.0, 1.0, 0.3, 0.0], dtype=torch.float64)
+    counts, means = torch.tensor([1, 2, 5, 2, 30]), torch.randn(5, 4, generator=random, dtype=torch.float64)
+    queries = torch.randn(7, 4, generator=random, dtype=torch.float64) * torch.tensor([1, 1, 1, 1, 3, 10, 100])[:, None]
+    found = diagonal_model(psi, degrees=degrees).log_ratio(queries.float(), means, counts)
+    stranger = multivariate_t(torch.zeros(4).numpy(), torch.diag(1 + psi).numpy(), df=degrees)
+    for place, (mean, count) in enumerate(zip(means, counts, strict=True)):
+        centre, variance = count * psi / (count * psi + 1) * mean, 1 + psi / (count * psi + 1)
+        own = multivariate_t(centre.numpy(), torch.diag(variance).numpy(), df=degrees)
+        expected = own.logpdf(queries.numpy()) - stranger.logpdf(queries.numpy())
+        torch.testing.assert_close(found[:, place].double(), torch.from_numpy(expected), atol=1e-4, rtol=1e-4)
 
 
 def test_information_is_the_mean_ratio_of_images_of_their_class() -> None:
@@ -180,6 +197,37 @@ def test_classes_that_cannot_differ_give_no_evidence(seed: int, count: int) -> N
 
 @given(seed=numbers)
 @settings(max_examples=25, deadline=None)
+def test_with_many_degrees_of_freedom_it_is_the_gaussian(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    means, queries = torch.randn(6, DIM, generator=random), torch.randn(3, DIM, generator=random)
+    psi, counts = torch.rand(DIM, generator=random) * 3, torch.randint(1, 9, (6,), generator=random)
+    student = diagonal_model(psi, degrees=1e6).log_ratio(queries, means, counts)
+    torch.testing.assert_close(student, diagonal_model(psi).log_ratio(queries, means, counts), atol=2e-3, rtol=1e-3)
+
+
+@given(seed=numbers, degrees=st.floats(1, 1000), count=st.integers(1, 50))
+@settings(max_examples=25, deadline=None)
+def test_tails_do_not_change_which_of_equally_many_photos_is_nearest(seed: int, degrees: float, count: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    means, queries = torch.randn(6, DIM, generator=random), 3 * torch.randn(20, DIM, generator=random)
+    psi, counts = torch.rand(DIM, generator=random) * 3, torch.full((6,), count)
+    gaussian = diagonal_model(psi).log_ratio(queries, means, counts).sort(1)
+    student = diagonal_model(psi, degrees=degrees).log_ratio(queries, means, counts)
+    assert (student.gather(1, gaussian.indices).diff() >= -1e-4).all()
+
+
+@given(seed=numbers, length=st.floats(1e-6, 1e6), degrees=st.floats(1, 1e9))
+@settings(max_examples=50, deadline=None)
+def test_tails_leave_every_ratio_finite(seed: int, length: float, degrees: float) -> None:
+    """An image may be its own class's mean, at any distance from the others."""
+    random = torch.Generator().manual_seed(seed)
+    means = length * torch.randn(6, DIM, generator=random)
+    model = diagonal_model(torch.rand(DIM, generator=random) * 1e4, degrees=degrees)
+    assert torch.isfinite(model.log_ratio(means, means, torch.full((6,), 10**6))).all()
+
+
+@given(seed=numbers)
+@settings(max_examples=25, deadline=None)
 def test_photo_by_photo_or_by_sum_and_count_is_the_same(seed: int) -> None:
     """The posterior after each photo is the prior of the next."""
     random = torch.Generator().manual_seed(seed)
@@ -205,11 +253,13 @@ def test_counts_may_be_mixed(seed: int) -> None:
     torch.testing.assert_close(model.log_ratio(queries, means, counts), torch.cat(alone, 1))
 
 
-@given(seed=numbers, rescale=st.booleans(), correlation=st.floats(0, 1))
+@given(
+    seed=numbers, rescale=st.booleans(), correlation=st.floats(0, 1), degrees=st.one_of(st.none(), st.floats(1, 100))
+)
 @settings(max_examples=10, deadline=None)
-def test_state_round_trip(seed: int, rescale: bool, correlation: float) -> None:
+def test_state_round_trip(seed: int, rescale: bool, correlation: float, degrees: float | None) -> None:
     features, labels = draw(seed, 5, 4)
-    model = TwoCovariance.fit(features, labels, rescale=rescale, correlation=correlation)
+    model = TwoCovariance.fit(features, labels, rescale=rescale, correlation=correlation, degrees=degrees)
     again = TwoCovariance.from_state(model.state())
     mapped = model.transform(features)
     assert torch.equal(again.transform(features), mapped)

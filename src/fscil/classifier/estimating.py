@@ -35,11 +35,12 @@ class Estimate:
         made = self.made
         constants = made["constants"]
         chosen = "chosen by cross-validation" if made["searched"] else "the usual ones for so few classes"
+        tails = f"Student's t with {constants['degrees']:g} degrees" if constants["degrees"] else "Gaussian"
         error = made["calibration error"]
         return [
             f"two-covariance model of {made['photos']} photos of {made['classes']} classes: shrinkage "
             f"{constants['within_shrinkage']:g} within and {constants['between_shrinkage']:.2g} between classes, "
-            f"lengths {'rescaled' if constants['rescale'] else 'as they are'} ({chosen})",
+            f"lengths {'rescaled' if constants['rescale'] else 'as they are'}, {tails} ({chosen})",
             "probabilities cannot be checked with so few photos: take them for a rough guide"
             if error is None
             else f"probabilities are off by {error:.1%} on average on held-out photos (expected calibration error)",

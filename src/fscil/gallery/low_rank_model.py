@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fscil.gallery.two_covariance import with_tails
+
 
 @dataclass(frozen=True, eq=False)
 class Inverse:
@@ -70,10 +72,11 @@ class LowRankModel:
         rest = self.unused * _log(1 + self.rest / (1 + k * self.rest))
         return Inverse(1 / diagonal, factor, float(determinant) + rest)
 
-    def log_ratio(self, queries: Tensor, means: Tensor, counts: Tensor) -> Ratios:
-        """(n, r) queries, (C, r) means, (C,) effective counts"""
+    def log_ratio(self, queries: Tensor, means: Tensor, counts: Tensor, degrees: float | None = None) -> Ratios:
+        """(n, r) queries, (C, r) means, (C,) effective counts; degrees: of freedom of Student's t, None: a Gaussian"""
         apart = self.resolvent(1.0)
-        unseen = apart.quadratic(queries) + apart.log_determinant
+        lengths = apart.quadratic(queries)
+        unseen = lengths + apart.log_determinant
         ratios, information = queries.new_empty(len(queries), len(means)), queries.new_empty(len(means))
         for k in torch.unique(counts).tolist():
             own = counts == k
@@ -84,6 +87,9 @@ class LowRankModel:
             seen = inverse.quadratic(queries) + inverse.log_determinant
             ratios[:, own] = queries @ weights.T - (weights * centres).sum(1) / 2 + (unseen - seen)[:, None] / 2
             information[own] = (apart.log_determinant - inverse.log_determinant) / 2
+        if degrees is not None:
+            dim = queries.shape[1] + self.unused
+            ratios = with_tails(ratios, information, lengths[:, None], dim, degrees)
         return Ratios(ratios, information)
 
 

@@ -2,10 +2,11 @@
 
 Both covariances are shared by all classes (Ioffe, 2006; Prince and Elder, 2007; Brümmer and de Villiers, 2010), so a
 class needs only the sum and the number of its photos. An image is scored by the log-likelihood ratio of "one more photo
-of this class" against "a photo of a class never seen". Lengths may be normalised as Garcia-Romero and Espy-Wilson
-(2011) do. Relatives in class-incremental learning: shared-covariance LDA (Hayes and Kanan, 2020), FeCAM (Goswami et
-al., 2023: a covariance per class) and RanPAC (McDonnell et al., 2023: ridge regression); none of them knows how far
-the mean of one photo can be trusted.
+of this class" against "a photo of a class never seen". Tails may be heavier than a Gaussian's, those of a multivariate
+Student's t (Kenny, 2010; Brümmer et al., 2018), or lengths be normalised (Garcia-Romero and Espy-Wilson, 2011).
+Relatives in class-incremental learning: shared-covariance LDA (Hayes and Kanan, 2020), FeCAM (Goswami et al., 2023: a
+covariance per class) and RanPAC (McDonnell et al., 2023: ridge regression); none of them knows how far the mean of one
+photo can be trusted.
 """
 
 from collections.abc import Mapping
@@ -20,19 +21,21 @@ from fscil.runtime.validation import invalid
 ROUNDING = 1e-14  # variance that float32 features of unit length have by rounding alone
 SMALLEST = 1e-9  # eigenvalue, relative to the mean one, that a covariance is taken to have at least
 LARGEST = 1e9  # absolute value in a model: scores of finite features are then finite in float32
+GAUSSIAN = 0.0  # in the place of degrees of freedom, in a file
 SOURCE = "the decision rule"  # in errors
 LEAST_BETWEEN = 0.01  # share of the class means' variance that is left when photos explain all of it
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not estimate. `choose` finds them by cross-validation; the defaults suit 50 or more classes.
+    """What the model does not estimate. `choose` finds them by cross-validation, from `start` on.
 
     within_shrinkage, between_shrinkage: in 0..1, towards the multiple of the identity with the same trace
     rescale: bring every image to the length the model expects
     within_scale: factor on the within-class covariance, above 1 where new photos vary more than those it comes from
     correlation: of the photos of one class: k of them tell as much as k / (1 + correlation (k - 1)) independent ones
     information_weight: of the information in the nearest class's photos, beside its ratio, where "unknown" is decided
+    degrees: of freedom of Student's t, by which an image is one of a class, or of none; None: of a Gaussian
     """
 
     within_shrinkage: float = 0.6
@@ -41,12 +44,27 @@ class Constants:
     within_scale: float = 1.0
     correlation: float = 0.0
     information_weight: float = 0.0  # as in models written before there was one
+    degrees: float | None = None
 
 
 def prepare(features: Tensor) -> Tensor:
     """(n, d) raw features -> (n, d) float64: signed square root, then unit length."""
     wide = features.double()
     return F.normalize(wide.sign() * wide.abs().sqrt(), dim=1)
+
+
+def with_tails(ratios: Tensor, information: Tensor, lengths: Tensor, dim: int, degrees: float) -> Tensor:
+    """Ratios of Gaussians -> those of multivariate t densities with the same centres and matrices.
+
+    ratios: (n, C); information: (C,) half the log-determinants of a class's precision over that of a class never seen;
+    lengths: (n, 1) squared, of the dim-dimensional images under the precision of a class never seen. Or all of (n,).
+
+    With h that half, and an image at the squared distances a from a class never seen and b from the class, the one is
+    h + (a - b) / 2 and the other h + (degrees + dim) / 2 log((degrees + a) / (degrees + b)): b can be had from the one.
+    """
+    nearer = 2 * (ratios - information) / (degrees + lengths)
+    shares = torch.log1p(nearer.neg_().clamp_min_(-1 + 1e-6))  # rounding alone could make b negative
+    return information - (degrees + dim) / 2 * shares
 
 
 def effective_counts(counts: Tensor, correlation: float) -> Tensor:
@@ -123,7 +141,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Enrolled classes, ready for scoring; those with equal counts share a row of `precision`."""
+    """Enrolled classes, ready for scoring by Gaussians; those with equal counts share a row of `precision`."""
 
     weights: Tensor  # (C, q)
     offsets: Tensor  # (C,)
@@ -146,6 +164,7 @@ class TwoCovariance:
     rescale: bool
     correlation: float = 0.0
     information_weight: float = 0.0
+    degrees: float | None = None
 
     @classmethod
     def fit(
@@ -158,6 +177,7 @@ class TwoCovariance:
         within_scale: float = Constants.within_scale,
         correlation: float = Constants.correlation,
         information_weight: float = Constants.information_weight,
+        degrees: float | None = Constants.degrees,
         dim: int | None = None,
     ) -> "TwoCovariance":
         """(n, d) raw features and (n,) labels of two or more classes. dim: keep the directions of largest psi only."""
@@ -169,15 +189,20 @@ class TwoCovariance:
         chosen = psi.argsort(descending=True)[:dim]
         projection = moments.basis @ (vectors[:, chosen] / (within_scale * within).sqrt()[:, None])
         psi = psi[chosen].clamp_min(0) / within_scale
-        return cls(moments.centre.float(), projection.float(), psi, rescale, correlation, information_weight)
+        constants = (rescale, correlation, information_weight, degrees)
+        return cls(moments.centre.float(), projection.float(), psi, *constants)
 
     def transform(self, features: Tensor) -> Tensor:
         """(n, d) raw features -> (n, q) float32."""
         mapped = (prepare(features).float() - self.centre) @ self.projection
         if not self.rescale:
             return mapped
-        length = (mapped.square() / (1 + self.psi).float()).mean(1, keepdim=True).sqrt()
-        return mapped / length.clamp_min(1e-12)
+        length = (self.squared_lengths(mapped) / len(self.psi)).sqrt()
+        return mapped / length.clamp_min(1e-12)[:, None]
+
+    def squared_lengths(self, mapped: Tensor) -> Tensor:
+        """(n, q) -> (n,) under the precision of an image of a class never seen; q is expected."""
+        return (mapped.square() / (1 + self.psi).float()).sum(1)
 
     def posterior(self, means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """(C, q) means of mapped photos and (C,) counts -> (C, q) means and (C, q) variances of the classes."""
@@ -185,7 +210,7 @@ class TwoCovariance:
         return weight / (weight + 1) * means.double(), self.psi / (weight + 1)
 
     def classes(self, means: Tensor, counts: Tensor) -> Classes:
-        """(C, q) means of mapped photos and (C,) counts, ready for scoring."""
+        """(C, q) means of mapped photos and (C,) counts, ready for scoring by Gaussians."""
         distinct, group = torch.unique(counts, return_inverse=True)
         weight, precision = self._given(distinct)
         apart = 1 / (1 + self.psi)  # of an image of a class never seen
@@ -207,8 +232,8 @@ class TwoCovariance:
         return weight, 1 / (1 + self.psi / (weight + 1))
 
     def information(self, counts: Tensor) -> Tensor:
-        """(k,) counts -> (k,) float64: the log-likelihood ratio that the model expects of an image of its class, given
-        so many photos of it. It is the mutual information of the two.
+        """(k,) counts -> (k,) float64: the log-likelihood ratio that the model, with Gaussians, expects of an image of
+        its class, given so many photos of it. It is the mutual information of the two.
         """
         return (self._given(counts)[1] * (1 + self.psi)).log().sum(1) / 2
 
@@ -216,7 +241,18 @@ class TwoCovariance:
         """(n, q) mapped queries, (C, q) means of mapped photos, (C,) counts -> (n, C): log of p(image | its class)
         over p(image | a class never seen).
         """
-        return self.classes(means, counts).log_ratio(mapped)
+        distinct, group = torch.unique(counts, return_inverse=True)
+        return self.decided(self.classes(means, counts).log_ratio(mapped), self.information(distinct)[group], mapped)
+
+    def decided(self, ratios: Tensor, information: Tensor, mapped: Tensor) -> Tensor:
+        """(n, C) ratios of Gaussians of (n, q) mapped images, and (C,) the information in the photos of each class ->
+        ratios by the densities of this model. Or (n,) ratios and information, of an image and a class each.
+        """
+        if self.degrees is None:
+            return ratios
+        lengths = self.squared_lengths(mapped)
+        lengths = lengths if ratios.ndim == 1 else lengths[:, None]
+        return with_tails(ratios, information.float(), lengths, len(self.psi), self.degrees)
 
     def state(self) -> dict[str, Tensor]:
         """All of it as tensors."""
@@ -227,23 +263,27 @@ class TwoCovariance:
             "rescale": torch.tensor(self.rescale),
             "correlation": torch.tensor(self.correlation, dtype=torch.float64),
             "information_weight": torch.tensor(self.information_weight, dtype=torch.float64),
+            "degrees": torch.tensor(self.degrees or GAUSSIAN, dtype=torch.float64),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "TwoCovariance":
         """What `state` returned. Raises a StoreError for anything else, and where scores could become infinite."""
-        state = {"information_weight": torch.tensor(0.0), **state}  # models written before it have none
-        shapes = {"centre": 1, "projection": 2, "psi": 1, "rescale": 0, "correlation": 0, "information_weight": 0}
+        absent = {"information_weight": torch.tensor(0.0), "degrees": torch.tensor(GAUSSIAN)}  # in models of before
+        state, numbers = {**absent, **state}, ("rescale", "correlation", *absent)
+        shapes = {"centre": 1, "projection": 2, "psi": 1, **dict.fromkeys(numbers, 0)}
         if any(name not in state or state[name].ndim != dimensions for name, dimensions in shapes.items()):
             raise invalid(SOURCE, "a tensor is missing or of another shape")
         centre, projection, psi = state["centre"].float(), state["projection"].float(), state["psi"].double()
-        shares = [float(state[name].double()) for name in ("correlation", "information_weight")]
+        correlation, weight, degrees = (float(state[name].double()) for name in numbers[1:])
         if projection.shape != (len(centre), len(psi)) or not projection.numel():
             raise invalid(SOURCE, "its tensors do not fit each other")
         bounded = all(bool((each.abs() <= LARGEST).all()) for each in (centre, projection, psi))  # not so for NaN
-        if not bounded or bool((psi < 0).any()) or not all(0 <= share <= 1 for share in shares):
+        if not bounded or bool((psi < 0).any()) or not all(0 <= share <= 1 for share in (correlation, weight)):
             raise invalid(SOURCE, "its numbers are not finite or out of their bounds")
-        return cls(centre, projection, psi, bool(state["rescale"]), *shares)
+        if degrees != GAUSSIAN and not 1 <= degrees <= LARGEST:
+            raise invalid(SOURCE, "its degrees of freedom are out of their bounds")
+        return cls(centre, projection, psi, bool(state["rescale"]), correlation, weight, degrees or None)
 
 
 def probabilities(log_ratios: Tensor, unknown_prior: float = 0.5, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

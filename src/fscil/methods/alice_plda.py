@@ -15,7 +15,7 @@ from fscil.config import Config
 from fscil.data.images import Images
 from fscil.errors import ProtocolError
 from fscil.gallery import TwoCovarianceRule
-from fscil.gallery.choosing import ENOUGH_TO_RESCALE, choose, start
+from fscil.gallery.choosing import MANY, choose, start
 from fscil.gallery.two_covariance import Constants, TwoCovariance, class_sums
 from fscil.methods.base import Memory
 from fscil.methods.closer import Closer
@@ -57,7 +57,7 @@ class AlicePlda(FrozenFeatureMethod):
         if not self.base_recipe(self.config).train.epochs:
             return choose(features, labels, tuple(shots)).constants
         classes = len(torch.unique(labels))
-        return TRAINED if classes >= ENOUGH_TO_RESCALE else replace(start(classes), information_weight=0.0)
+        return TRAINED if classes >= MANY else replace(start(classes), information_weight=0.0)
 
     def learn(self, new: Images) -> None:
         check_numbers(new, len(self.counts))

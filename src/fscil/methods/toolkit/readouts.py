@@ -254,6 +254,7 @@ class PldaReadout(Readout):
     within_scale: float = 1.0
     correlation: float = 0.0
     information_weight: float = 0.0
+    degrees: float | None = None
     calibration: dict[str, float] | None = None
 
     @classmethod
