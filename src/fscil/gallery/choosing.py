@@ -185,7 +185,7 @@ def start(classes: int) -> Constants:
     """
     weight = INFORMATION_WEIGHT if classes >= ENOUGH_TO_SEARCH else 0.0
     if classes >= MANY:
-        return Constants(0.8, 0.3, rescale=False, within_scale=1.4, information_weight=weight, degrees=50.0)
+        return Constants(0.6, 0.15, rescale=False, information_weight=weight, degrees=50.0)
     return Constants(0.8, min(0.9, 3.5 / classes), rescale=False, information_weight=weight)
 
 
