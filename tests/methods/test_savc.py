@@ -47,6 +47,15 @@ def test_contrast_with_the_queue(queue_labels):
     assert queries.grad.isfinite().all()
 
 
+def test_autocast_does_not_make_the_contrast_coarse():
+    queries, keys, queue = (unit_vectors(count, seed).float() for count, seed in ((40, 0), (40, 1), (200, 2)))
+    labels, queue_labels = torch.arange(40) % 4, torch.arange(200) % 5 - 1
+    expected = queue_contrast(queries, keys, labels, queue, queue_labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = queue_contrast(queries, keys, labels, queue, queue_labels)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_a_fantasy_is_the_image_turned_upside_down():
     images = torch.rand(3, 3, 5, 5)
     assert torch.equal(fantasies(images), torch.cat([images, torch.rot90(images, 2, (2, 3))]))

@@ -20,6 +20,7 @@ from fscil.data.images import Images
 from fscil.features import FeatureCache
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
+from fscil.methods.toolkit.contrast import cosines_of, precise
 from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.models import Backbone, CosineHead
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, Objective
@@ -55,8 +56,8 @@ def queue_contrast(queries: Tensor, keys: Tensor, labels: Tensor, queue: Tensor,
     queries, keys: (n, d) unit vectors, of the same images. Positives are the own key and what the queue (m, d) has of
     the class, negatives what it has of others.
     """
-    own = (queries * keys).sum(1, keepdim=True) / TEMPERATURE
-    queued = queries @ queue.T / TEMPERATURE
+    own = (precise(queries) * precise(keys)).sum(1, keepdim=True) / TEMPERATURE
+    queued = cosines_of(queries, queue) / TEMPERATURE
     same = labels[:, None] == queue_labels
     other = ~same & (queue_labels != UNKNOWN)
     negative = queued.masked_fill(~other, NONE).logsumexp(1, keepdim=True)

@@ -38,3 +38,19 @@ def test_in_loops(contrast, together, labels, temperature, seed):
     assert loss.item() == pytest.approx(naive(vectors.tolist(), labels, temperature, together), abs=1e-8)
     loss.backward()
     assert vectors.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("contrast", [supervised_contrast, summed_contrast])
+def test_autocast_does_not_make_it_coarse(contrast):
+    vectors = F.normalize(torch.randn(64, 128, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    labels = torch.arange(64) % 5
+    expected = contrast(vectors, labels, 0.07)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = contrast(vectors, labels, 0.07)
+        coarse = contrast(vectors.bfloat16(), labels, 0.07)
+    assert found.dtype == coarse.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert coarse.item() == pytest.approx(expected.item(), rel=1e-2)
+    (gradient,) = torch.autograd.grad(found, vectors)
+    (wanted,) = torch.autograd.grad(expected, vectors)
+    torch.testing.assert_close(gradient, wanted)

@@ -6,6 +6,17 @@ from torch import Tensor
 NONE = -1e4  # a similarity whose exponential is 0
 
 
+def cosines_of(queries: Tensor, keys: Tensor) -> Tensor:
+    """(n, d) and (m, d) unit vectors -> (n, m), in float32 at least: half precision is too coarse for a scaled cosine."""
+    with torch.autocast(queries.device.type, enabled=False):
+        return precise(queries) @ precise(keys).T
+
+
+def precise(vectors: Tensor) -> Tensor:
+    """In float32, or as it is where that is finer."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
 def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Supervised contrastive loss (Khosla et al., NeurIPS 2020) of (n, d) unit vectors with (n,) labels.
 
@@ -13,7 +24,7 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     has in the sum over all vectors but z itself.
     """
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-    cosines = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf)
+    cosines = (cosines_of(vectors, vectors) / temperature).masked_fill(itself, -torch.inf)
     log_share = (cosines - cosines.logsumexp(1, keepdim=True)).masked_fill(itself, 0)
     positive = (labels[:, None] == labels) & ~itself
     counts = positive.sum(1)
@@ -28,7 +39,7 @@ def summed_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tens
     others p has in the sum over all vectors but z itself.
     """
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-    cosines = (vectors @ vectors.T / temperature).masked_fill(itself, NONE)
+    cosines = (cosines_of(vectors, vectors) / temperature).masked_fill(itself, NONE)
     positive = (labels[:, None] == labels) & ~itself
     having = positive.any(1)
     together = cosines.masked_fill(~positive & having[:, None], NONE)  # without any positive: the same as all, so 0
