@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from naive import BASE, DATA, config_of, cosine, fitted, mean, session, softmax
+from naive import BASE, DATA, config_of, cosine, fitted, mean, session, softmax, unit
 from scipy.spatial.distance import mahalanobis
 from sklearn.linear_model import Ridge
 
@@ -77,12 +77,13 @@ def test_cross_entropy_sees_as_many_images_as_alice(recipe):
 
 
 def naive_calibrated(new, base, weight):
-    """(1 - a) p + a sum of softmax(16 cos(p, b)) b"""
-    found = []
+    """(1 - a) p/|p| + a r/|r|, where r is the sum of softmax(16 cos(p, b)) b/|b|"""
+    found, directions = [], [unit(each) for each in base]
     for own in new:
         weights = softmax([16 * cosine(own, each) for each in base])
-        resembled = [sum(w * b for w, b in zip(weights, column, strict=True)) for column in zip(*base, strict=True)]
-        found.append([(1 - weight) * p + weight * r for p, r in zip(own, resembled, strict=True)])
+        columns = zip(*directions, strict=True)
+        resembled = unit([sum(w * b for w, b in zip(weights, column, strict=True)) for column in columns])
+        found.append([(1 - weight) * p + weight * r for p, r in zip(unit(own), resembled, strict=True)])
     return found
 
 
@@ -200,12 +201,12 @@ def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
     base = [rows[BASE.labels == label] for label in range(6)]
     queries, found = tukey(method.features(DATA.test)).numpy(), method.scores(DATA.test).numpy()
     raw, raw_new = method.features(BASE).numpy(), method.features(new).numpy()
-    units = [transformed_mean(raw[BASE.labels == label]) for label in range(6)]
+    directions = [transformed_mean(raw[BASE.labels == label]) for label in range(6)]
     for label in (6, 7):
         own = tukey(method.features(new)).numpy()[new.labels == label]
         centre = transformed_mean(raw_new[new.labels == label])
-        weights = naive_blend(centre, units)
-        borrowed = sum(w * unit for w, unit in zip(weights, units, strict=True))
+        weights = naive_blend(centre, directions)
+        borrowed = sum(w * each for w, each in zip(weights, directions, strict=True))
         mean = 0.75 * centre + 0.25 * borrowed / np.linalg.norm(borrowed)
         mean = mean / np.linalg.norm(mean)
         spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
