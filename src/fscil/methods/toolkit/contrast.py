@@ -7,7 +7,7 @@ NONE = -1e4  # a similarity whose exponential is 0
 
 
 def cosines_of(queries: Tensor, keys: Tensor) -> Tensor:
-    """(n, d) and (m, d) unit vectors -> (n, m), at least in float32: half precision is too coarse for scaled cosines."""
+    """(n, d) and (m, d) unit vectors -> (n, m), at least in float32: half precision is too coarse for scaled ones."""
     with torch.autocast(queries.device.type, enabled=False):
         return precise(queries) @ precise(keys).T
 
