@@ -527,6 +527,17 @@ def test_departures_are_listed_with_both_values():
     }
 
 
+@pytest.mark.parametrize(
+    ("method", "listed"),
+    [("cec", ["episodes"]), ("icarl", ["batch", "steps"]), ("orco", ["batch", "steps"]), ("ncm", [])],
+)
+def test_settings_of_sessions_are_listed_where_they_have_an_effect(method, listed):
+    """Those of episodes for CEC, which has none of the others."""
+    changed = ["incremental.steps=7", "incremental.batch=16", "incremental.episodes=1000"]
+    found = departures_from_paper(load_recipe("cifar100", [f"method={method}", *changed]))
+    assert sorted(key.removeprefix("incremental.") for key in found if key.startswith("incremental.")) == listed
+
+
 def test_initial_weights_depart_only_where_the_paper_has_none():
     weights = "model.weights=resnet18.pth"
     assert departures_from_paper(load_recipe("cub200", [weights])) == {}

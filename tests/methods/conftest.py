@@ -3,7 +3,7 @@
 import pytest
 from word_systems import write
 
-from fscil.methods import cec, savc, semantic_kd, synthesized
+from fscil.methods import cec, orco, savc, semantic_kd, synthesized
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +12,7 @@ def short_sessions(monkeypatch):
         monkeypatch.setattr(module, "SESSION_STEPS", 10)
     monkeypatch.setattr(cec, "EPISODES", 1)
     monkeypatch.setattr(savc, "QUEUE", 128)
+    monkeypatch.setattr(orco, "ALIGNED_EPOCHS", 30)  # an epoch has few steps
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from naive import BASE, DATA, config_of, cosine, fitted, mean, session, softmax
+from naive import BASE, DATA, config_of, cosine, fitted, mean, session, softmax, unit
 from scipy.spatial.distance import mahalanobis
 from sklearn.linear_model import Ridge
 
@@ -77,12 +77,13 @@ def test_cross_entropy_sees_as_many_images_as_alice(recipe):
 
 
 def naive_calibrated(new, base, weight):
-    """(1 - a) p + a sum of softmax(16 cos(p, b)) b"""
-    found = []
+    """(1 - a) p/|p| + a r/|r|, where r is the sum of softmax(16 cos(p, b)) b/|b|"""
+    found, directions = [], [unit(each) for each in base]
     for own in new:
         weights = softmax([16 * cosine(own, each) for each in base])
-        resembled = [sum(w * b for w, b in zip(weights, column, strict=True)) for column in zip(*base, strict=True)]
-        found.append([(1 - weight) * p + weight * r for p, r in zip(own, resembled, strict=True)])
+        columns = zip(*directions, strict=True)
+        resembled = unit([sum(w * b for w, b in zip(weights, column, strict=True)) for column in columns])
+        found.append([(1 - weight) * p + weight * r for p, r in zip(unit(own), resembled, strict=True)])
     return found
 
 
@@ -116,6 +117,13 @@ def naive_correlation(rows, shrinkage):
     return covariance / np.outer(deviations, deviations)
 
 
+def transformed_mean(rows):
+    """Tukey's transform of the mean of these features, as a unit vector."""
+    centre = np.asarray(rows, np.float64).mean(0)
+    root = np.sign(centre) * np.sqrt(np.abs(centre))
+    return root / np.linalg.norm(root)
+
+
 def test_shrunk_correlation_against_numpy():
     rows = np.random.default_rng(0).normal(size=(5, 8))
     found = shrunk_correlation(torch.from_numpy(np.cov(rows, rowvar=False)), 3.0)
@@ -132,9 +140,9 @@ def test_fecam_is_the_mahalanobis_distance_under_the_correlation_of_each_class()
     for images, classes in everything:
         rows = tukey(method.features(images)).numpy()
         for label in classes:
-            own = rows[images.labels == label]
-            inverse = np.linalg.inv(naive_correlation(own, 100.0))  # base classes are trusted no more than new ones
-            expected = [-(mahalanobis(row, own.mean(0), inverse) ** 2) for row in features]
+            inverse = np.linalg.inv(naive_correlation(rows[images.labels == label], 100.0))  # of base classes too
+            centre = transformed_mean(method.features(images).numpy()[images.labels == label])
+            expected = [-(mahalanobis(row, centre, inverse) ** 2) for row in features]
             np.testing.assert_allclose(found[:, label], expected, rtol=1e-3, atol=1e-4)
 
 
@@ -192,12 +200,15 @@ def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
     rows = tukey(method.features(BASE)).numpy()
     base = [rows[BASE.labels == label] for label in range(6)]
     queries, found = tukey(method.features(DATA.test)).numpy(), method.scores(DATA.test).numpy()
+    raw, raw_new = method.features(BASE).numpy(), method.features(new).numpy()
+    directions = [transformed_mean(raw[BASE.labels == label]) for label in range(6)]
     for label in (6, 7):
         own = tukey(method.features(new)).numpy()[new.labels == label]
-        weights = naive_blend(own.mean(0), [each.mean(0) for each in base])
-        units = [each.mean(0) / np.linalg.norm(each.mean(0)) for each in base]
-        borrowed = sum(w * unit for w, unit in zip(weights, units, strict=True))
-        mean = 0.75 * own.mean(0) / np.linalg.norm(own.mean(0)) + 0.25 * borrowed / np.linalg.norm(borrowed)
+        centre = transformed_mean(raw_new[new.labels == label])
+        weights = naive_blend(centre, directions)
+        borrowed = sum(w * each for w, each in zip(weights, directions, strict=True))
+        mean = 0.75 * centre + 0.25 * borrowed / np.linalg.norm(borrowed)
+        mean = mean / np.linalg.norm(mean)
         spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
         spread = spread + (np.cov(own, rowvar=False) if shots > 1 else 0)
         shrunk = spread + 100 * np.mean(np.diag(spread)) * np.eye(len(spread))
@@ -296,9 +307,8 @@ def test_with_wide_features_classes_share_a_covariance_and_the_state_can_be_save
     torch.testing.assert_close(again.scores(BASE), method.scores(BASE))
     if name != "c_ranpac":
         (factor,), queries = method.factors.double(), tukey(method.features(BASE), 0.5)
-        distances = [
-            [((query - mean) @ factor.T).square().sum() for mean in method.means.double()] for query in queries
-        ]
+        means = [mean / mean.norm() for mean in method.means.double()]
+        distances = [[((query - mean) @ factor.T).square().sum() for mean in means] for query in queries]
         torch.testing.assert_close(
             -method.scores(BASE).double(), torch.tensor(distances).double(), rtol=1e-4, atol=1e-4
         )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from naive import BASE, fitted, mean, session, unit
 from torch.nn import functional as F
 
-from fscil.methods.nc_fscil import LARGEST_GRADIENT, NcFscil, balanced, dot_regression
+from fscil.methods.nc_fscil import LARGEST_GRADIENT, NcFscil, balanced, dot_regression, mixed_regression
+from fscil.methods.toolkit.train_on_features import generator_of
 from fscil.training.base_training import new_base_network, recipe_step
 from fscil.training.batches import Batches
 from fscil.training.build import views_of
@@ -76,30 +77,66 @@ def test_the_first_targets_are_of_the_base_classes_and_the_others_wait():
     assert method.scores(BASE).shape == (len(BASE), 8)
 
 
-def test_the_first_step_of_a_session_written_out():
-    """One step of SGD on the new images' features and the means of the classes before, all classes weighted alike."""
-    method = fitted("nc_fscil", "incremental.steps=1", "incremental.lr=0.05")
-    method.learn(session(1))
-    new = session(2)
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 0, 0, 2, 3], [1, 1]])
+def test_mixed_regression_in_loops(labels):
+    """Halfway to the partner, half of the loss for each of the two classes; every class has the same weight."""
+    generator = torch.Generator().manual_seed(0)
+    count = len(labels)
+    mapped = 3 * torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    targets, partners = random_unit(4, 5, generator), torch.randperm(count, generator=generator).tolist()
+    found = mixed_regression(mapped, torch.tensor(labels), torch.tensor(partners), targets)
+    total, rows = 0.0, mapped.tolist()
+    for row, partner, label in zip(rows, partners, labels, strict=True):
+        between = unit([0.5 * a + 0.5 * b for a, b in zip(row, rows[partner], strict=True)])
+        for target in (label, labels[partner]):
+            cosine = sum(a * b for a, b in zip(between, targets[target].tolist(), strict=True))
+            total += 0.5 * 0.5 * (cosine - 1) ** 2 / labels.count(target) / len(set(labels))
+    assert float(found) == pytest.approx(total, abs=1e-6)
+
+
+def first_step(method, new, mixes):
+    """The projection after one step of SGD on the new images' features and the means of the classes before, all classes
+    weighted alike; and whether features were mixed."""
     features = torch.cat([method.features(new), method.means])
     labels = torch.cat([torch.from_numpy(new.labels), torch.arange(8)])
+    random = generator_of(method.config.train.seed, 8)
+    order = torch.randperm(len(labels), generator=random)
+    features, labels = features[order], labels[order]
+    partners = torch.arange(len(labels))  # mixed with itself, a feature stays the same
+    mixed = mixes and float(torch.rand((), generator=random)) < 0.75
+    if mixed:
+        partners = torch.randperm(len(labels), generator=random)
     counts = {label: labels.tolist().count(label) for label in labels.tolist()}
     projection = NcFscil.new_projection(method.backbone.feature_dim, method.targets.shape[1])
     projection.load_state_dict(method.projection.state_dict())
-    mapped = F.normalize(projection(features))
-    total = 0.0
-    for row, label in zip(mapped, labels.tolist(), strict=True):
-        total = total + 0.5 * (row @ method.targets[label] - 1) ** 2 / counts[label] / len(counts)
+    mapped = projection(features)
+    mapped, total = F.normalize((mapped + mapped[partners]) / 2), 0.0
+    for row, label, partner in zip(mapped, labels.tolist(), partners.tolist(), strict=True):
+        for target in (label, int(labels[partner])):
+            total = total + 0.25 * (row @ method.targets[target] - 1) ** 2 / counts[target] / len(counts)
     (10 * total).backward()
     norm = math.sqrt(sum(float(value.grad.square().sum()) for value in projection.parameters()))
     shortened = min(1.0, LARGEST_GRADIENT / norm)
-    expected = {
+    return mixed, {
         name: value - 0.05 * (shortened * value.grad + 5e-4 * value.detach())
         for name, value in projection.named_parameters()
     }
-    method.learn(new)
-    for name, value in method.projection.named_parameters():
-        np.testing.assert_allclose(value.detach().numpy(), expected[name].detach().numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("data", ["folder", "cifar100", "mini_imagenet", "cub200"])
+def test_the_first_step_of_a_session_written_out(data):
+    """In three of four steps features are mixed, but not on the last two data sets."""
+    was_mixed = set()
+    for seed in range(6):
+        settings = (f"data.name={data}", f"train.seed={seed}", "incremental.steps=1", "incremental.lr=0.05")
+        method, new = fitted("nc_fscil", *settings), session(2)
+        method.learn(session(1))
+        mixed, expected = first_step(method, new, data in ("folder", "cifar100"))
+        was_mixed.add(mixed)
+        method.learn(new)
+        for name, value in method.projection.named_parameters():
+            np.testing.assert_allclose(value.detach().numpy(), expected[name].detach().numpy(), atol=2e-5)
+    assert was_mixed == ({True, False} if data in ("folder", "cifar100") else {False})
 
 
 def test_the_mean_feature_of_every_class_is_kept():

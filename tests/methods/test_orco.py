@@ -8,19 +8,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive import BASE, cosine, cross_entropy, fitted, mean, session, unit
+from naive import BASE, config_of, cosine, cross_entropy, fitted, mean, session, unit
 from torch.nn import functional as F
 
 from fscil.errors import ConfigError
 from fscil.methods import METHODS
-from fscil.methods.orco import Orco, alignment, assigned, orthogonality
-from fscil.methods.toolkit.contrast import supervised_contrast
+from fscil.methods.orco import Orco, assigned, base_alignment, orco_loss, orthogonality, perturbed, session_alignment
+from fscil.methods.toolkit.contrast import summed_contrast, supervised_contrast
 from fscil.methods.toolkit.fixed_targets import orthonormal
 from fscil.protocol import Protocol
 from fscil.training.base_training import new_base_network, recipe_step
 from fscil.training.batches import Batches
 from fscil.training.build import views_of
-from helpers import CONTEXT, small_config
+from helpers import CONTEXT, small_config, trained_method, untrained_method
 
 
 def random_unit(rows, dim, seed):
@@ -43,43 +43,86 @@ def test_classes_get_the_targets_that_suit_them_best_together(classes, count, se
 
 
 def naive_orthogonality(vectors, labels, targets):
+    """log mean exp(a b) over all places b, that of a itself too; the mean over all places a"""
     places = [list(target) for target in targets]
     for label in set(labels):
         own = [vectors[i] for i in range(len(labels)) if labels[i] == label]
         places[label] = unit([mean(column) for column in zip(*own, strict=True)])
-    losses = []
-    for label in set(labels):
-        others = [math.exp(cosine(places[label], place)) for j, place in enumerate(places) if j != label]
-        losses.append(math.log(mean(others)))
-    return mean(losses)
+    return mean(math.log(mean(math.exp(cosine(a, b)) for b in places)) for a in places)
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 10**6))
+@given(st.lists(st.integers(0, 4), max_size=8), st.integers(0, 10**6))
 def test_orthogonality_in_loops(labels, seed):
     vectors, targets = random_unit(len(labels), 6, seed), orthonormal(6, seed).double()
     expected = naive_orthogonality(vectors.tolist(), labels, targets.tolist())
-    assert float(orthogonality(vectors, torch.tensor(labels), targets)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_loss_of_alignment_is_contrast_cross_entropy_and_orthogonality():
-    """Perturbed targets are in the contrast, those of free classes too; base and new classes weigh the same."""
-    labels, base, classes = torch.tensor([0, 0, 1, 2, 3, 3]), 3, 4
-    vectors, targets = random_unit(6, 6, 1), orthonormal(6, 2).double()
-    perturbed = F.normalize(targets + 0.01 * (2 * torch.rand(2, 6, 6, dtype=torch.float64) - 1), dim=2)
-    everything = torch.cat([vectors, perturbed[0], perturbed[1]])
-    contrast = supervised_contrast(everything, torch.tensor([*labels.tolist(), *range(6), *range(6)]), 0.07)
-    scores = [[cosine(row, target) for target in targets[:classes].tolist()] for row in vectors.tolist()]
-    old, new = cross_entropy(scores[:4], [0, 0, 1, 2]), cross_entropy(scores[4:], [3, 3])
-    expected = (
-        float(contrast) + (old + new) / 2 + naive_orthogonality(vectors.tolist(), labels.tolist(), targets.tolist())
-    )
-    found = alignment(vectors, labels, targets, perturbed, classes, base)
+    found = orthogonality(vectors, torch.tensor(labels, dtype=torch.int64), targets)
     assert float(found) == pytest.approx(expected, abs=1e-6)
-    only_old = alignment(vectors[:4], labels[:4], targets, perturbed, base, base)
-    assert only_old.isfinite()
 
 
-def test_base_training_is_supervised_and_a_tenth_of_self_supervised_contrast():
+@given(st.integers(0, 7), st.integers(1, 20), st.integers(0, 10**6))
+def test_perturbed_are_targets_from_one_on_each_about_as_often_in_two_views(first, count, seed):
+    targets, random = orthonormal(8, seed), torch.Generator().manual_seed(seed)
+    near, whose = perturbed(targets, first, count, 0.1, random)
+    assert near.shape == (2 * count, 8)
+    assert torch.equal(whose[:count], whose[count:])
+    assert not torch.equal(near[:count], near[count:])
+    times = torch.bincount(whose[:count], minlength=8)
+    assert times[:first].sum() == 0
+    assert times[first:].max() - times[first:].min() <= 1
+    for row, number in zip(near.double(), whose.tolist(), strict=True):
+        assert row.norm().item() == pytest.approx(1, abs=1e-5)
+        target = targets[number].double()  # on the ray through the row there is a point this near to it
+        assert any(((stretch * row - target).abs() <= 0.1 + 1e-5).all() for stretch in np.linspace(0.6, 1.4, 801))
+
+
+LABELS = [0, 2, 1, 3, 3]  # of images of 5 classes, of which 3 are base classes
+
+
+@pytest.mark.parametrize(("data", "old"), [("cifar100", 0.0), ("cub200", 0.6)])
+def test_the_loss_of_a_session_is_contrast_cross_entropy_and_orthogonality(data, old):
+    """Orthogonality is of new classes in the first view; images of base classes are in the entropy of CUB200 alone."""
+    settings = session_alignment(3, data == "cub200", 128)
+    vectors, targets = random_unit(10, 6, 1), orthonormal(6, 2).double()
+    near, whose = perturbed(targets, 3, 5, 0.01, torch.Generator().manual_seed(0))
+    labels = torch.tensor(LABELS * 2)
+    contrast = supervised_contrast(torch.cat([vectors, near]), torch.cat([labels, whose]), 0.07)
+    scores = [[cosine(row, target) for target in targets[:5].tolist()] for row in vectors.tolist()]
+    place = [i for i in range(10) if LABELS[i % 5] == 3]
+    others = [i for i in range(10) if i not in place]
+    new = cross_entropy([scores[i] for i in place], [3] * len(place))
+    base = cross_entropy([scores[i] for i in others], [LABELS[i % 5] for i in others])
+    apart = naive_orthogonality(vectors[3:5].tolist(), [3, 3], targets.tolist())
+    found = orco_loss(vectors, labels, targets, near, whose, 5, settings)
+    assert float(found) == pytest.approx(float(contrast) + 0.5 * new + old * base + apart, abs=1e-6)
+
+
+def test_the_loss_of_the_alignment_of_base_classes():
+    """All images have the weight 1, and the classes of the first view are in the orthogonality."""
+    vectors, targets = random_unit(6, 6, 1), orthonormal(6, 2).double()
+    near, whose = perturbed(targets, 3, 3, 0.01, torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 2, 2] * 2)
+    contrast = supervised_contrast(torch.cat([vectors, near]), torch.cat([labels, whose]), 0.07)
+    entropy = cross_entropy([[cosine(row, t) for t in targets[:3].tolist()] for row in vectors.tolist()], [0, 2, 2] * 2)
+    apart = naive_orthogonality(vectors[:3].tolist(), [0, 2, 2], targets.tolist())
+    found = orco_loss(vectors, labels, targets, near, whose, 3, base_alignment(128))
+    assert float(found) == pytest.approx(float(contrast) + entropy + apart, abs=1e-6)
+
+
+def test_the_optimizer_of_the_authors_program():
+    base, session_, birds = base_alignment(128), session_alignment(6, False, 128), session_alignment(6, True, 128)
+    assert (base.descent.weight_decay, session_.descent.weight_decay, birds.descent.weight_decay) == (5e-4, 1e-4, 1e-5)
+    assert (base.batch, session_.batch, birds.batch, session_alignment(6, False, 16).batch) == (128, 64, 32, 16)
+    for each in (base, session_, birds):
+        assert (each.descent.dampening, each.descent.largest_gradient) == (0.9, math.inf)
+
+
+@pytest.mark.parametrize(("images", "steps"), [(1, 100), (64, 100), (65, 200), (325, 600), (500, 800)])
+def test_a_session_has_a_hundred_epochs(images, steps):
+    assert untrained_method("orco", small_config(), 6).steps_of(images, 64) == steps
+    assert untrained_method("orco", small_config("incremental.steps=7"), 6).steps_of(images, 64) == 7
+
+
+def test_base_training_is_nine_tenths_supervised_and_a_tenth_self_supervised_contrast():
     recipe = Orco.base_recipe(small_config())
     assert (recipe.train.objective, recipe.views.count, recipe.mixing.repeats) == ("orco", 2, 0)
     network = new_base_network(recipe, 6, CONTEXT).eval()
@@ -88,7 +131,7 @@ def test_base_training_is_supervised_and_a_tenth_of_self_supervised_contrast():
     views = views_of(recipe)(batch.pixels, batch.sizes, batch.generator)
     vectors = torch.cat([F.normalize(network.objective.projection(network.backbone(view))) for view in views])
     labels, images = batch.labels.repeat(2), torch.arange(len(batch.labels)).repeat(2)
-    expected = supervised_contrast(vectors, labels, 0.07) + 0.1 * supervised_contrast(vectors, images, 0.07)
+    expected = 0.9 * summed_contrast(vectors, labels, 0.2) + 0.1 * summed_contrast(vectors, images, 0.2)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-3)
 
 
@@ -128,11 +171,14 @@ def test_exemplars_of_every_class_are_kept_and_nothing_else_of_them():
     assert method.memory().floats == 0
 
 
-def test_alignment_brings_base_images_to_their_targets():
+def test_images_seen_count_two_views_in_the_alignment_of_base_classes():
     config = small_config("train.epochs=4", "incremental.batch=16")
     seen = METHODS["orco"].images_seen(config, BASE, Protocol(6, 2, 3, 2))
     assert seen == 4 * (len(BASE) // 8) * 8 * 2 + 4 * len(BASE) * 2
-    method = fitted("orco")
+
+
+def test_alignment_brings_base_images_to_their_targets():
+    method = trained_method("orco", config_of("train.epochs=10"), BASE, (2, 1))
     labels = torch.from_numpy(BASE.labels)
     aligned = method.scores(BASE)[torch.arange(len(BASE)), labels].mean()
     method.projection.load_state_dict(method.trained.state_dict())

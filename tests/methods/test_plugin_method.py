@@ -14,7 +14,7 @@ from fscil.runtime.registry import load_plugin
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extending.md"
 (FILE,) = re.findall(
-    r"^`shrunken\.py`:\n\n```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    r"`shrunken\.py`:\n\n```python\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
 )
 
 

@@ -1,6 +1,7 @@
 """SAVC: the contrastive loss, momentum encoder, queue, crops and averaged scores, written out."""
 
 from copy import deepcopy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -46,6 +47,15 @@ def test_contrast_with_the_queue(queue_labels):
     assert queries.grad.isfinite().all()
 
 
+def test_autocast_does_not_make_the_contrast_coarse():
+    queries, keys, queue = (unit_vectors(count, seed).float() for count, seed in ((40, 0), (40, 1), (200, 2)))
+    labels, queue_labels = torch.arange(40) % 4, torch.arange(200) % 5 - 1
+    expected = queue_contrast(queries, keys, labels, queue, queue_labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = queue_contrast(queries, keys, labels, queue, queue_labels)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_a_fantasy_is_the_image_turned_upside_down():
     images = torch.rand(3, 3, 5, 5)
     assert torch.equal(fantasies(images), torch.cat([images, torch.rot90(images, 2, (2, 3))]))
@@ -68,12 +78,13 @@ def test_the_parts_of_a_step(watched):
     inputs.clear()
     before = deepcopy(network.objective)
     found = [part.item() for part in step(batch_of(recipe, 2))]
-    assert len(found) == len(inputs) - 1 == 6
-    (classified,), (key,), (query, *small) = (
+    assert len(found) == len(inputs) - 1 == 3
+    (classified,), (key,), (query, crops) = (
         [inputs[0][1]],
         [given for slow, given in inputs if slow],
         [given for slow, given in inputs[1:] if not slow],
     )
+    small = crops.chunk(4)  # in one pass
     labels = batch_of(recipe).labels.tolist()
     labels += [label + 3 for label in labels]
 
@@ -85,9 +96,8 @@ def test_the_parts_of_a_step(watched):
     rows = [[16 * cosine(feature, vector) for vector in vectors] for feature in features]
     expected = [-mean(log_softmax(row, label) for row, label in zip(rows, labels, strict=True))]
     queue, queue_labels = before.queue.tolist(), before.queue_labels.tolist()
-    for weight, each in zip([0.2, *[0.2] * 4], queries, strict=True):
-        crops = [unit(row) for row in each]
-        expected.append(weight * naive_contrast(crops, keys, labels, queue, queue_labels))
+    each = [naive_contrast([unit(row) for row in rows], keys, labels, queue, queue_labels) for rows in queries]
+    expected += [0.2 * each[0], 0.8 * mean(each[1:])]
     assert found == pytest.approx(expected, rel=1e-3)
 
 
@@ -96,11 +106,14 @@ def test_crops_are_of_two_sizes_and_in_all_fantasies(watched):
     list(step(batch_of(recipe)))
     small = round(18 / 32 * SIZE)
     sizes = [(slow, *given.shape[2:]) for slow, given in inputs]
-    assert sizes == [(False, SIZE, SIZE), (True, SIZE, SIZE), (False, SIZE, SIZE), *[(False, small, small)] * 4]
-    for _, given in inputs:
-        upright, turned = given.chunk(2)
-        assert len(upright) == len(IMAGES)
+    assert sizes == [(False, SIZE, SIZE), (True, SIZE, SIZE), (False, SIZE, SIZE), (False, small, small)]
+    assert [len(given) // (2 * len(IMAGES)) for _, given in inputs] == [1, 1, 1, 4]
+    crops = [crop for _, given in inputs for crop in given.split(2 * len(IMAGES))]
+    for crop in crops:
+        upright, turned = crop.chunk(2)
         assert torch.equal(turned, torch.rot90(upright, 2, (2, 3)))
+    assert not any(torch.equal(one, other) for one, other in pairwise(crops))
+    assert savc.SavcObjective.passes(recipe) == len(crops) * 2
     assert METHODS["savc"].base_recipe(recipe).train.objective == "savc"
 
 

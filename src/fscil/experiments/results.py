@@ -26,6 +26,7 @@ from fscil.training.build import backbone_of, base_images
 NOT_DECISIVE = (  # settings that make no result differ from the paper's
     *("about", "train.seed", "train.checkpoint_minutes", "protocol.shots", "data.test_share", "data.word_vectors"),
 )
+EPISODES = "incremental.episodes"
 
 
 def result_header(config: Config, dataset: Dataset, protocol: Protocol, fingerprint: str) -> dict[str, Any]:
@@ -76,9 +77,11 @@ def departures_from_paper(config: Config) -> dict[str, list[Any]]:
     if config.data.name not in DATA_NAMES:
         return {}
     here, paper = flatten(config), flatten(load_recipe(config.data.name))
-    ignored = [*NOT_DECISIVE]
-    if not METHODS[config.method].trains_in_sessions:
-        ignored += [key for key in here if key.startswith("incremental.")]
+    ignored, method = [*NOT_DECISIVE], METHODS[config.method]
+    if not method.trains_in_sessions:
+        ignored += [key for key in here if key.startswith("incremental.") and key != EPISODES]
+    if not method.trains_in_episodes:
+        ignored.append(EPISODES)
     if paper["model.init"] == "pretrained":
         ignored.append("model.weights")
     return {key: [here[key], paper[key]] for key in here if here[key] != paper[key] and key not in ignored}

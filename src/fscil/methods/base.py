@@ -33,7 +33,8 @@ class Method(ABC):
     highlighted: ClassVar[bool] = False  # in figures
     judged: ClassVar[Literal["every", "last"]] = "every"  # "last": scores are so costly that few sessions are judged
     needs_words: ClassVar[bool] = False  # whether it needs word vectors of the class names
-    trains_in_sessions: ClassVar[bool] = False  # whether the settings `incremental` have an effect
+    trains_in_sessions: ClassVar[bool] = False  # whether the settings `incremental` have an effect, save `episodes`
+    trains_in_episodes: ClassVar[bool] = False  # whether `incremental.episodes` has one
     images_seen_note: ClassVar[str] = ""  # what images_seen counts beside base training, for the report
 
     def __init__(

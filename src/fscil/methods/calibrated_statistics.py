@@ -53,9 +53,8 @@ class CalibratedFeCam(FeCam):
 
     def learn(self, new: Images) -> None:
         first = len(self.means)
-        check_numbers(new, first)
+        means, base = self.transformed_means(new, first), self.means[: self.base_classes]
         features, labels = tukey(self.features(new), POWER), torch.from_numpy(new.labels - first)
-        means, base = class_means(features, labels, len(new.counts)).float(), self.means[: self.base_classes]
         weights = resemblance(means, base)
         share = FINE if self.config.data.name in FINE_GRAINED else COARSE
         own, borrowed = F.normalize(means, dim=1), F.normalize(weights @ F.normalize(base, dim=1), dim=1)

@@ -106,6 +106,7 @@ class Cec(NetworkMethod):
     """The classifier's weights are the class means."""
 
     title = "CEC"
+    trains_in_episodes = True
     table_order = 60
     images_seen_note = (
         f"CEC's episodes are counted too: {EPISODES} for each epoch of base training, at most {EPOCHS * EPISODES:,} as "

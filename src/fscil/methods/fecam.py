@@ -1,22 +1,23 @@
 """FeCAM (Goswami et al., NeurIPS 2023): the Mahalanobis distance to a class mean, under the class's own covariance.
 
-Features pass Tukey's power transform. A covariance is shrunk towards its mean diagonal, because few images leave most
-directions unmeasured, and normalised to a correlation matrix, so that the distances to classes of different spread can
-be compared. Base classes are shrunk as much as new ones: under a matrix that is trusted more, all images are nearer.
-The paper also shrinks towards the mean off-diagonal value; its authors leave that out for few shots (Goswami et al.,
-2024), as is done here. A class with a single image has none and takes that of the base classes.
+Features and the class means of features pass Tukey's power transform, and both have unit length. A covariance is shrunk
+towards its mean diagonal, because few images leave most directions unmeasured, and normalised to a correlation matrix,
+so that the distances to classes of different spread can be compared. Base classes are shrunk as much as new ones: under
+a matrix that is trusted more, all images are nearer. The paper also shrinks towards the mean off-diagonal value; its
+authors leave that out for few shots (Goswami et al., 2024), as is done here. A class with a single image has none and
+takes that of the base classes.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.data.images import Images
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod, tukey
-from fscil.methods.toolkit.growing_network import check_numbers
 
 POWER = 0.5  # of Tukey's transform
 SHRINKAGE = 100.0  # weight of the mean variance on the diagonal: the authors' for few shots, for base classes too
@@ -48,9 +49,9 @@ class FeCam(FrozenFeatureMethod):
     shared = torch.empty(0)  # (d, d): the same of the mean covariance of the base classes
 
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
+        self.means = self.transformed_means(base, 0)
         features, labels = tukey(self.features(base), POWER), torch.from_numpy(base.labels)
-        self.means = class_means(features, labels, len(base.counts)).float()
-        within = torch.cov((features - self.means.double()[labels]).T)
+        within = torch.cov((features - class_means(features, labels, len(base.counts))[labels]).T)
         self.shared = inverse_factor(within, SHRINKAGE)
         if features.shape[1] > MAX_OWN_WIDTH:
             self.factors = self.shared[None].clone()  # tensors that share memory cannot be saved
@@ -59,26 +60,29 @@ class FeCam(FrozenFeatureMethod):
 
     def learn(self, new: Images) -> None:
         first = len(self.means)
-        check_numbers(new, first)
+        self.means = torch.cat([self.means, self.transformed_means(new, first)])
         features, labels = tukey(self.features(new), POWER), torch.from_numpy(new.labels - first)
-        self.means = torch.cat([self.means, class_means(features, labels, len(new.counts)).float()])
         if features.shape[1] <= MAX_OWN_WIDTH:
             added = [self._factor(features[labels == c]) for c in range(len(new.counts))]
             self.factors = torch.cat([self.factors, torch.stack(added)])
+
+    def transformed_means(self, images: Images, first: int) -> Tensor:
+        """(classes, d) Tukey's transform of each class's mean feature; classes are numbered from `first`."""
+        return tukey(self.means_of(images, first), POWER).float()
 
     def _factor(self, features: Tensor) -> Tensor:
         """(n, d) features of one class -> (d, d)"""
         return inverse_factor(torch.cov(features.T), SHRINKAGE) if len(features) > 1 else self.shared
 
     def scores(self, images: Images) -> Tensor:
-        """Negative squared Mahalanobis distances."""
-        features = tukey(self.features(images), POWER)
+        """Negative squared Mahalanobis distances, of unit vectors."""
+        features, means = tukey(self.features(images), POWER), F.normalize(self.means)
         if len(self.factors) < len(self.means):  # one for all: every image and mean is mapped once
             factor = self.factors[0].double()
-            return -torch.cdist(features @ factor.T, self.means.double() @ factor.T).square().float()
+            return -torch.cdist(features @ factor.T, means.double() @ factor.T).square().float()
         distances = [
             ((features.float() - mean) @ factor.T).square().sum(1)
-            for mean, factor in zip(self.means, self.factors, strict=True)
+            for mean, factor in zip(means, self.factors, strict=True)
         ]
         return -torch.stack(distances, 1)
 

@@ -2,8 +2,8 @@
 
 In a trained network the class means and the classifier become a simplex ("neural collapse"). Here the classifier is one
 from the beginning, and base training draws the features to it by dot-regression. Then the backbone is frozen, and a
-session trains the projection on the features of its images and the stored means of the classes before, so that new
-classes take places that nothing else has.
+session trains the projection on the features of its images and the stored means of the classes before, in most steps
+on what lies halfway between two of them, so that new classes take places that nothing else has.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,9 @@ DIMENSION = 512  # of the projection, at least
 WEIGHT = 10.0  # of the loss
 SLOPE = 0.1  # of the leaky ReLUs
 MOMENTUM = 0.9
-LARGEST_GRADIENT = 0.3  # of a session: without a limit, some sessions ended with everything forgotten
+LARGEST_GRADIENT = 0.3  # of a session: without a limit (math.inf), some sessions ended with everything forgotten
+MIXED = 0.75  # share of a session's steps in which the projected features are mixed
+RATES_UNMIXED = {"cub200": 0.05, "mini_imagenet": 0.025}  # the data sets without mixing, and their rates in sessions
 RATE = 7.0  # of base training, times that of the recipe: dot-regression has small gradients
 
 
@@ -61,6 +63,15 @@ def dot_regression(mapped: Tensor, targets: Tensor, weights: Tensor | None = Non
     """
     lacking = (F.normalize(mapped) * targets).sum(1) - 1
     return 0.5 * (lacking.square() if weights is None else weights * lacking.square()).mean()
+
+
+def mixed_regression(mapped: Tensor, labels: Tensor, partners: Tensor, targets: Tensor) -> Tensor:
+    """Dot-regression of (n, d) mapped features, each half and half with its partner's: half for the class vector of the
+    one, half for that of the other. labels, partners: (n,); targets: (K, d). Classes weigh the same.
+    """
+    between, others = (mapped + mapped[partners]) / 2, labels[partners]
+    own = dot_regression(between, targets[labels], balanced(labels))
+    return (own + dot_regression(between, targets[others], balanced(others))) / 2
 
 
 def balanced(labels: Tensor) -> Tensor:
@@ -100,6 +111,7 @@ class NcFscil(FixedTargetMethod):
     table_order = 140
     made_by = "nc_fscil"
     session_lr = 0.25
+    session_lr_of_data = RATES_UNMIXED
     session_steps = 300
 
     def __init__(
@@ -128,11 +140,17 @@ class NcFscil(FixedTargetMethod):
         features = torch.cat([self.features(new), self.means]).to(device)
         labels = torch.cat([torch.from_numpy(new.labels), torch.arange(first)]).to(device)
 
-        def loss(mapped: Tensor, target: Tensor) -> Tensor:
-            return WEIGHT * dot_regression(self.projection(mapped), self.targets[target], balanced(target))
+        generator = generator_of(self.config.train.seed, first)
+        mixes = self.config.data.name not in RATES_UNMIXED
+
+        def loss(chosen: Tensor, target: Tensor) -> Tensor:
+            mapped = self.projection(chosen)
+            if mixes and float(torch.rand((), generator=generator)) < MIXED:
+                partners = torch.randperm(len(target), generator=generator).to(device)
+                return WEIGHT * mixed_regression(mapped, target, partners, self.targets)
+            return WEIGHT * dot_regression(mapped, self.targets[target], balanced(target))
 
         schedule = Schedule(self.steps, len(labels), self.lr, MOMENTUM, LARGEST_GRADIENT)
-        generator = generator_of(self.config.train.seed, first)
         train_on_features(
             self.projection, lambda: (features, labels), loss, schedule, generator, self.context, self.title
         )

@@ -7,9 +7,10 @@ exemplars. Alignment is contrast with perturbed targets among the images, cross-
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +23,12 @@ from fscil.data.images import Images
 from fscil.errors import ConfigError
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.contrast import self_supervised_contrast, supervised_contrast
+from fscil.methods.teen import FINE_GRAINED
+from fscil.methods.toolkit.contrast import self_supervised_contrast, summed_contrast, supervised_contrast
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
 from fscil.methods.toolkit.fixed_targets import FixedTargetMethod, dimension, orthonormal
 from fscil.methods.toolkit.train_on_features import generator_of
-from fscil.methods.toolkit.train_on_images import train_on_images
+from fscil.methods.toolkit.train_on_images import WEIGHT_DECAY, Descent, train_on_images
 from fscil.models import Backbone
 from fscil.models.state import load_state, of_prefix, with_prefix
 from fscil.protocol import Protocol
@@ -38,11 +40,41 @@ from fscil.training.context import Context
 
 DIMENSION = 128  # of the projection, at least
 HIDDEN = 2048  # of the projection, at most; otherwise eight times the features
-SELF_SUPERVISED = 0.1  # weight of that contrast in base training
-TEMPERATURE = 0.07  # of all contrasts
-PERTURBATION = 0.01  # largest difference of a perturbed target in each dimension
-ALIGNED_EPOCHS, ALIGNED_LR = 10, 0.25  # of the alignment of base classes; epochs at most
 VIEWS = 2
+
+# Base training
+SELF_SUPERVISED = 0.1  # share of that contrast in the loss
+CONTRAST_TEMPERATURE = 0.2
+
+# Alignment
+TEMPERATURE = 0.07  # of its contrast
+PERTURBATION = 0.005  # largest difference of a perturbed target in each dimension
+SMALL_PERTURBATION = 4.5e-5  # on CIFAR100
+ALIGNED_EPOCHS, ALIGNED_LR, ALIGNED_BATCH = 10, 0.25, 128  # of base classes; epochs and batch at most
+SESSION_EPOCHS = 100
+DAMPENING = 0.9  # of the momentum: a step is as long as the rate says, not ten times that
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What the alignment of base classes and those of sessions differ in."""
+
+    learned: int  # the first of the classes that it is about; the ones before it are old
+    old: float  # weight of the cross-entropy of images of old classes
+    new: float  # and of the others
+    batch: int
+    descent: Descent
+
+
+def base_alignment(batch: int) -> Alignment:
+    """Of the base classes, at a constant rate."""
+    return Alignment(0, 0.0, 1.0, batch, Descent(WEIGHT_DECAY, DAMPENING, math.inf, decays=False))
+
+
+def session_alignment(base: int, fine_grained: bool, largest_batch: int) -> Alignment:
+    """After `base` base classes: with the authors' settings for CUB200, or those for CIFAR100 and miniImageNet."""
+    old, batch, decay = (0.6, 32, 1e-5) if fine_grained else (0.0, 64, 1e-4)
+    return Alignment(base, old, 0.5, min(batch, largest_batch), Descent(decay, DAMPENING, math.inf, warm_up=0.1))
 
 
 def new_projection(inputs: int, outputs: int) -> nn.Sequential:
@@ -71,10 +103,9 @@ class OrcoObjective(Objective):
         labels = batch.labels.to(views.device, non_blocking=True).repeat(len(views))
         features = self.encoded(network.backbone, views, batch).float()
         vectors = F.normalize(self.projection(features))
-        yield (
-            supervised_contrast(vectors, labels, TEMPERATURE)
-            + SELF_SUPERVISED * self_supervised_contrast(vectors, len(batch.labels), TEMPERATURE)
-        )
+        supervised = summed_contrast(vectors, labels, CONTRAST_TEMPERATURE)
+        of_views = self_supervised_contrast(vectors, len(batch.labels), CONTRAST_TEMPERATURE)
+        yield (1 - SELF_SUPERVISED) * supervised + SELF_SUPERVISED * of_views
 
     def extras(self) -> dict[str, Tensor]:
         return {**with_prefix("projection", self.projection), "targets": self.targets}
@@ -87,31 +118,56 @@ def assigned(means: Tensor, targets: Tensor) -> Tensor:
 
 
 def orthogonality(vectors: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """The mean over the classes of a batch of log mean exp of the cosines between the class's mean and all others.
+    """The mean over all places of log mean exp of the cosines between a place and all of them.
 
-    vectors: (n, d) unit vectors; labels: (n,). A class that is not in the batch stands with its target, as those do
-    that no class has yet: targets (K, d).
+    The place of a class is the direction of its mean vector in a batch: vectors (n, d) of unit length, labels (n,).
+    That of a class which is not in the batch is its target, as it is for those that no class has yet: targets (K, d).
     """
     present = torch.bincount(labels).nonzero().squeeze(1)
     sums = torch.zeros_like(targets).index_add(0, labels, vectors)
     places = targets.index_copy(0, present, F.normalize(sums[present]))
-    itself = torch.arange(len(targets), device=targets.device) == present[:, None]
-    cosines = (places[present] @ places.T).masked_fill(itself, -torch.inf)
-    return cosines.logsumexp(1).mean() - math.log(max(1, len(targets) - 1))
+    return (places @ places.T).logsumexp(1).mean() - math.log(len(targets))
 
 
-def alignment(vectors: Tensor, labels: Tensor, targets: Tensor, perturbed: Tensor, classes: int, base: int) -> Tensor:
-    """The OrCo loss of (n, d) unit vectors, of `classes` classes the first `base` of which are base classes.
+def perturbed(
+    targets: Tensor, first: int, count: int, largest: float, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(VIEWS * count, d) unit vectors near targets from `first` on, and whose: each of these equally often, or drawn.
 
-    targets: (K, d), in the order of classes; perturbed: (P, K, d), of all of them. Base and new classes have the same
-    weight in the cross-entropy, whatever their numbers.
+    Every one has been perturbed once for each view, with differences of at most `largest` in a dimension.
     """
-    target_labels = torch.arange(len(targets), device=labels.device).repeat(len(perturbed))
-    everything = torch.cat([vectors, perturbed.flatten(0, 1)])
-    contrast = supervised_contrast(everything, torch.cat([labels, target_labels]), TEMPERATURE)
+    free = len(targets) - first
+    whose = first + torch.randperm(free, generator=random).repeat(-(-count // max(1, free)))[:count].repeat(VIEWS)
+    noise = largest * (2 * torch.rand(len(whose), targets.shape[1], generator=random) - 1)
+    whose = whose.to(targets.device)
+    return F.normalize(targets[whose] + noise.to(targets)), whose
+
+
+def orco_loss(
+    vectors: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+    near: Tensor,
+    whose: Tensor,
+    classes: int,
+    settings: Alignment,
+) -> Tensor:
+    """Contrast with perturbed targets, cross-entropy over the targets of `classes` classes, and orthogonality.
+
+    vectors: (VIEWS * n, d) unit vectors, view by view, and their labels; targets: (K, d) in the order of classes; near,
+    whose: (P, d) perturbed targets and their numbers.
+    """
+    contrast = supervised_contrast(torch.cat([vectors, near]), torch.cat([labels, whose]), TEMPERATURE)
     entropy = F.cross_entropy(vectors @ targets[:classes].T, labels, reduction="none")
-    parts = [entropy[part].mean() for part in (labels < base, labels >= base) if bool(part.any())]
-    return contrast + torch.stack(parts).mean() + orthogonality(vectors, labels, targets)
+    new = labels >= settings.learned
+    parts = [
+        weight * entropy[part].mean()
+        for weight, part in ((settings.old, ~new), (settings.new, new))
+        if weight and bool(part.any())
+    ]
+    first_view = torch.arange(len(labels), device=labels.device) < len(labels) // VIEWS
+    counted = new & first_view
+    return contrast + sum(parts, entropy.new_zeros(())) + orthogonality(vectors[counted], labels[counted], targets)
 
 
 class Orco(FixedTargetMethod):
@@ -120,6 +176,7 @@ class Orco(FixedTargetMethod):
     title = "OrCo"
     table_order = 155
     made_by = "orco"
+    session_lr_of_data: ClassVar[Mapping[str, float]] = {"cub200": 0.05}
     images_seen_note = f"OrCo's alignment of base classes is counted too, at most {ALIGNED_EPOCHS} epochs of two views"
     exemplars: Images = NO_IMAGES
     base_classes = 0
@@ -148,12 +205,18 @@ class Orco(FixedTargetMethod):
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
         return super().images_seen(config, base, protocol) + VIEWS * len(base) * _aligned_epochs(config)
 
+    def steps_of(self, images: int, batch: int) -> int:
+        """Of a session on so many images."""
+        given = self.config.incremental.steps
+        return SESSION_EPOCHS * -(-images // batch) if given is None else given
+
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.projection.load_state_dict(self.trained.state_dict())
         self.classes, self.exemplars, self.base_classes = 0, NO_IMAGES, len(base.counts)
         self._assign(base, self.add_classes(base))
-        batch = self.recipe.incremental.batch
-        self._align(base, 0, ALIGNED_LR, _aligned_epochs(self.config) * steps_per_epoch(len(base), batch))
+        batch = min(ALIGNED_BATCH, self.config.train.batch)
+        steps = _aligned_epochs(self.config) * steps_per_epoch(len(base), batch)
+        self._align(base, 0, base_alignment(batch), ALIGNED_LR, steps)
         self.of_base.load_state_dict(self.projection.state_dict())
         self._keep_exemplars(base)
 
@@ -161,7 +224,10 @@ class Orco(FixedTargetMethod):
         self.projection.load_state_dict(self.of_base.state_dict())
         first = self.add_classes(new)
         self._assign(new, first)
-        self._align(joined(self.exemplars, new), first, self.lr, self.steps)
+        images = joined(self.exemplars, new)
+        fine_grained, batch = self.config.data.name in FINE_GRAINED, self.config.incremental.batch
+        settings = session_alignment(self.base_classes, fine_grained, batch)
+        self._align(images, first, settings, self.lr, self.steps_of(len(images), settings.batch))
         self._keep_exemplars(new)
 
     def _assign(self, images: Images, first: int) -> None:
@@ -173,20 +239,23 @@ class Orco(FixedTargetMethod):
         others = torch.ones(len(free), dtype=torch.bool, device=free.device).index_fill(0, chosen, False)
         self.targets = torch.cat([self.targets[:first], free[chosen], free[others]])
 
-    def _align(self, images: Images, first: int, lr: float, steps: int) -> None:
-        device, targets = self.context.device, self.targets
-        random = generator_of(self.config.train.seed, first)
+    def _align(self, images: Images, first: int, settings: Alignment, lr: float, steps: int) -> None:
+        """first: of the newest classes. Perturbed are the targets of new classes and of none, never of base classes."""
+        targets, random = self.targets, generator_of(self.config.train.seed, first)
+        largest = SMALL_PERTURBATION if self.config.data.name == "cifar100" else PERTURBATION
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
                 features = self.backbone(views)
             vectors = F.normalize(self.projection(features))
-            noise = 2 * torch.rand(VIEWS, *targets.shape, generator=random).to(device) - 1
-            perturbed = F.normalize(targets + PERTURBATION * noise, dim=2)
-            return alignment(vectors, labels, targets, perturbed, self.classes, self.base_classes)
+            near, whose = perturbed(targets, self.base_classes, len(labels) // VIEWS, largest, random)
+            return orco_loss(vectors, labels, targets, near, whose, self.classes, settings)
 
+        recipe = replace(self.recipe, incremental=replace(self.recipe.incremental, batch=settings.batch))
         trained, what = list(self.projection.parameters()), self.title
-        train_on_images(trained, images, loss, self.recipe, self.context, what, first, lr, steps, count=VIEWS)
+        train_on_images(
+            trained, images, loss, recipe, self.context, what, first, lr, steps, settings.descent, count=VIEWS
+        )
 
     def _keep_exemplars(self, images: Images) -> None:
         chosen = herded(images, self.features(images), self.config.incremental.exemplars)

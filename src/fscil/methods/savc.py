@@ -20,6 +20,7 @@ from fscil.data.images import Images
 from fscil.features import FeatureCache
 from fscil.gallery import cosine_scores
 from fscil.methods.base import Memory
+from fscil.methods.toolkit.contrast import cosines_of, precise
 from fscil.methods.toolkit.frozen_features import FrozenFeatureMethod
 from fscil.models import Backbone, CosineHead
 from fscil.training.base_network import OBJECTIVES, BaseNetwork, Objective
@@ -55,8 +56,8 @@ def queue_contrast(queries: Tensor, keys: Tensor, labels: Tensor, queue: Tensor,
     queries, keys: (n, d) unit vectors, of the same images. Positives are the own key and what the queue (m, d) has of
     the class, negatives what it has of others.
     """
-    own = (queries * keys).sum(1, keepdim=True) / TEMPERATURE
-    queued = queries @ queue.T / TEMPERATURE
+    own = (precise(queries) * precise(keys)).sum(1, keepdim=True) / TEMPERATURE
+    queued = cosines_of(queries, queue) / TEMPERATURE
     same = labels[:, None] == queue_labels
     other = ~same & (queue_labels != UNKNOWN)
     negative = queued.masked_fill(~other, NONE).logsumexp(1, keepdim=True)
@@ -93,15 +94,15 @@ class SavcObjective(Objective):
         labels = batch.labels.to(batch.pixels.device, non_blocking=True)
         labels = torch.cat([labels + fantasy * self.classes for fantasy in range(FANTASIES)])
 
-        features = self._encoded(network.backbone, plain(*given)[0], batch)
+        features = self._encoded(network.backbone, plain(*given), batch)
         scores = torch.cat([network.head(network.projection(features)), self.fantasy_head(features)], 1)
         yield F.cross_entropy(SCALE * scores, labels)
 
-        query, key = large(*given)
-        keys = self._keys(network, key, batch)
-        yield LARGE_WEIGHT * self._contrast(network, query, keys, labels, batch)
-        for crop in small(*given):
-            yield SMALL_WEIGHT / SMALL_CROPS * self._contrast(network, crop, keys, labels, batch)
+        crops = large(*given)
+        keys = self._keys(network, crops[1:], batch)
+        yield LARGE_WEIGHT * self._contrast(network, crops[:1], keys, labels, batch)
+        # In one pass, or small crops would have most of the say in BatchNorm's running statistics.
+        yield SMALL_WEIGHT * self._contrast(network, small(*given), keys, labels, batch)
         self._enqueue(keys, labels)
 
     def _views(self, progress: float) -> tuple[Views, Views, Views]:
@@ -112,11 +113,14 @@ class SavcObjective(Objective):
         return plain, large, replace(large, count=SMALL_CROPS, scale=scale, size=round(size * large.size))
 
     def _encoded(self, backbone: Backbone, crops: Tensor, batch: Batch) -> Tensor:
-        """Features of all fantasies of the whole batch, from the crops of this process's part."""
-        return self.encoded(backbone, fantasies(crops).view(FANTASIES, -1, *crops.shape[1:]), batch)
+        """(V, k, 3, h, w) crops of this process's part -> features of the batch in all fantasies, crop by crop."""
+        views = torch.stack([fantasies(crop).view(FANTASIES, *crop.shape) for crop in crops])
+        return self.encoded(backbone, views.flatten(0, 1), batch)
 
     def _contrast(self, network: BaseNetwork, crops: Tensor, keys: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+        """The mean over V crops of an image."""
         queries = F.normalize(self.projector(self._encoded(network.backbone, crops, batch)).float())
+        keys, labels = keys.repeat(len(crops), 1), labels.repeat(len(crops))
         return queue_contrast(queries, keys, labels, self.queue, self.queue_labels)
 
     @torch.no_grad()

@@ -1,13 +1,14 @@
 """TEEN (Wang et al., NeurIPS 2023): nearest means; those of new classes move towards the base classes they resemble.
 
-Needs no training after the base session. A mean of few images is calibrated by the base means, weighted by a softmax
-of their cosines.
+Needs no training after the base session. The direction of a mean of few images is calibrated by those of the base
+means, weighted by a softmax of their cosines.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fscil.data.images import Images
 from fscil.gallery import cosine_scores
@@ -20,9 +21,12 @@ FINE_GRAINED = ("cub200",)
 
 
 def calibrated(means: Tensor, base: Tensor, weight: float) -> Tensor:
-    """(new, d) means and (base, d) means -> (new, d): (1 - weight) of the own mean, weight of what it resembles."""
-    resembled = (SCALE * cosine_scores(means, base)).softmax(1) @ base
-    return (1 - weight) * means + weight * resembled
+    """(new, d) means and (base, d) means -> (new, d): (1 - weight) of the own direction, weight of what it resembles.
+
+    All of them count by their directions: means, base means and the weighted sum of these.
+    """
+    resembled = (SCALE * cosine_scores(means, base)).softmax(1) @ F.normalize(base)
+    return (1 - weight) * F.normalize(means) + weight * F.normalize(resembled)
 
 
 class Teen(FrozenFeatureMethod):

@@ -90,6 +90,8 @@ def test_a_network_of_another_base_training_is_refused(name):
 def test_rate_and_steps_are_the_methods_own_unless_given(name):
     own = untrained_method(name, small_config("incremental.lr=none"), 6)
     assert (own.lr, own.steps) == (METHODS[name].session_lr, METHODS[name].session_steps)
+    for data, rate in METHODS[name].session_lr_of_data.items():
+        assert untrained_method(name, small_config(f"data.name={data}"), 6).lr == rate
     given_ = untrained_method(name, small_config("incremental.lr=0.3", "incremental.steps=7"), 6)
     assert (given_.lr, given_.steps) == (0.3, 7)
     assert METHODS[name].trains_in_sessions

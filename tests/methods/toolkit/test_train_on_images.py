@@ -8,7 +8,7 @@ from naive import BASE
 from torch import nn
 
 from fscil.errors import TrainingError
-from fscil.methods.toolkit.train_on_images import train_on_images
+from fscil.methods.toolkit.train_on_images import Descent, train_on_images
 from helpers import CONTEXT, small_config
 
 CONFIG = small_config("incremental.batch=16")
@@ -25,6 +25,26 @@ def test_nesterov_sgd_with_cosine_decay():
         speed = 0.9 * speed + gradient
         expected -= rate * (gradient + 0.9 * speed)
     assert weight.item() == pytest.approx(expected, abs=1e-5)  # torch clips to a millionth below the given norm
+
+
+def test_dampened_momentum_without_a_limit():
+    """The loss 3w: 20 steps, the first 2 of which warm up. Torch does not dampen the first gradient."""
+    weight = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+    descent = Descent(weight_decay=0.01, dampening=0.9, largest_gradient=math.inf, warm_up=0.1)
+    train_on_images(
+        [weight], BASE, lambda views, labels: 3 * weight, CONFIG, CONTEXT, "test", 0, lr=0.1, steps=20, descent=descent
+    )
+    expected, speed = 2.0, 0.0
+    for step in range(20):
+        rate = 0.1 * ((0.5, 1.0)[step] if step < 2 else 0.5 * (1 + math.cos(math.pi * (step - 2) / 18)))
+        gradient = 3 + 0.01 * expected
+        speed = 0.9 * speed + 0.1 * gradient if step else gradient
+        expected -= rate * speed
+    assert weight.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_constant_rate():
+    assert [Descent(decays=False).factor(step, 4) for step in range(4)] == [1.0] * 4
 
 
 def test_a_small_gradient_is_not_clipped():

@@ -3,6 +3,19 @@
 import torch
 from torch import Tensor
 
+NONE = -1e4  # a similarity whose exponential is 0
+
+
+def cosines_of(queries: Tensor, keys: Tensor) -> Tensor:
+    """(n, d) and (m, d) unit vectors -> (n, m), at least in float32: half precision is too coarse for scaled ones."""
+    with torch.autocast(queries.device.type, enabled=False):
+        return precise(queries) @ precise(keys).T
+
+
+def precise(vectors: Tensor) -> Tensor:
+    """In float32, or as it is where that is finer."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
 
 def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Supervised contrastive loss (Khosla et al., NeurIPS 2020) of (n, d) unit vectors with (n,) labels.
@@ -11,12 +24,27 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     has in the sum over all vectors but z itself.
     """
     itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-    cosines = (vectors @ vectors.T / temperature).masked_fill(itself, -torch.inf)
+    cosines = (cosines_of(vectors, vectors) / temperature).masked_fill(itself, -torch.inf)
     log_share = (cosines - cosines.logsumexp(1, keepdim=True)).masked_fill(itself, 0)
     positive = (labels[:, None] == labels) & ~itself
     counts = positive.sum(1)
     each = -(log_share * positive).sum(1) / counts.clamp_min(1)
     return each.sum() / (counts > 0).sum().clamp_min(1)  # nothing where there is no positive
+
+
+def summed_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Supervised contrast in which the positives of (n, d) unit vectors with (n,) labels stand together.
+
+    The mean over all that have another of their label of -log of the share that the sum of exp(z p / T) over those
+    others p has in the sum over all vectors but z itself.
+    """
+    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    cosines = (cosines_of(vectors, vectors) / temperature).masked_fill(itself, NONE)
+    positive = (labels[:, None] == labels) & ~itself
+    having = positive.any(1)
+    together = cosines.masked_fill(~positive & having[:, None], NONE)  # without any positive: the same as all, so 0
+    each = cosines.logsumexp(1) - together.logsumexp(1)
+    return each.sum() / having.sum().clamp_min(1)
 
 
 def self_supervised_contrast(vectors: Tensor, images: int, temperature: float) -> Tensor:

@@ -12,7 +12,7 @@ from fscil.methods.base import Memory
 from fscil.methods.toolkit.growing_network import NetworkMethod
 from fscil.methods.toolkit.imprinting import FeatureMoments
 from fscil.methods.toolkit.session_settings import SessionSettings
-from fscil.methods.toolkit.train_on_images import WEIGHT_DECAY, Loss, train_on_images
+from fscil.methods.toolkit.train_on_images import WEIGHT_DECAY, Descent, Loss, train_on_images
 from fscil.models import last_block
 from fscil.training.base_training import TrainedNetwork
 from fscil.training.context import Context
@@ -73,7 +73,7 @@ class SessionTrainingMethod(SessionSettings, NetworkMethod):
                 seed,
                 rate,
                 self.steps,
-                weight_decay=self.weight_decay,
+                descent=Descent(weight_decay=self.weight_decay),
                 augmented=self.augmented,
             )
         finally:

@@ -6,7 +6,7 @@ on a batch of all the new images. BatchNorm keeps the statistics of the base cla
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,28 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (n, 3, h, w) normalised views, (n,)
 
 WEIGHT_DECAY = 5e-4
 MAX_GRAD_NORM = 1.0  # gradients are clipped: with fixed statistics, BatchNorm does not bound the size of a step
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How SGD descends; by default as in that comparison."""
+
+    weight_decay: float = WEIGHT_DECAY
+    dampening: float = 0.0  # of the momentum, which is Nesterov's where there is none
+    largest_gradient: float = MAX_GRAD_NORM  # its norm, to which longer ones are shortened
+    warm_up: float = 0.0  # share of the steps in which the rate rises
+    decays: bool = True  # whether it falls along half a cosine after that
+
+    def factor(self, step: int, steps: int) -> float:
+        """Of the rate, in step 0, 1, … of so many."""
+        rising = round(self.warm_up * steps)
+        if step < rising:
+            return (step + 1) / rising
+        return 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising))) if self.decays else 1.0
+
+
+USUAL = Descent()
 
 
 def train_on_images(
@@ -37,24 +59,25 @@ def train_on_images(
     seed: int,
     lr: float,
     steps: int,
-    weight_decay: float = WEIGHT_DECAY,
+    descent: Descent = USUAL,
     augmented: bool = True,
     count: int = 1,
 ) -> None:
-    """Minimise the loss on images, with cosine decay of the learning rate.
+    """Minimise the loss on images.
 
     recipe: of base training, whose views are those of the sessions too. seed: of the session, beside the recipe's.
     augmented: False for images as they are in the test. count: of views, which the loss gets one after the other, all
     of the first, then all of the second.
     """
     views, preprocess = views_of(replace(recipe, views=replace(recipe.views, count=count))), preprocess_of(recipe)
-    optimizer = torch.optim.SGD(parameters, lr, 0.9, weight_decay=weight_decay, nesterov=True)
+    dampening, decay = descent.dampening, descent.weight_decay
+    optimizer = torch.optim.SGD(parameters, lr, MOMENTUM, dampening, decay, nesterov=not dampening)
     random = np.random.default_rng([recipe.train.seed, seed])
     generator = torch.Generator().manual_seed(int(random.integers(2**62)))
     batches = _batches(random, len(images), recipe.incremental.batch)
     with stop_requests() as stop, ProgressBar(what, steps, quiet=context.quiet) as bar:
         for step in range(steps):
-            optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.param_groups[0]["lr"] = lr * descent.factor(step, steps)
             chosen = next(batches)
             pixels, sizes = map(torch.from_numpy, images.batch(chosen))
             pixels = pixels.to(context.device)
@@ -64,7 +87,7 @@ def train_on_images(
             labels = torch.from_numpy(images.labels[chosen]).to(context.device)
             value = loss(view, labels.repeat(len(view) // len(labels)))
             value.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+            nn.utils.clip_grad_norm_(parameters, descent.largest_gradient)
             optimizer.step()
             if stop.is_set():
                 raise KeyboardInterrupt
