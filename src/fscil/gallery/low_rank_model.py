@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fscil.gallery.two_covariance import with_tails
+from fscil.gallery.two_covariance import student_ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class LowRankModel:
             information[own] = (apart.log_determinant - inverse.log_determinant) / 2
         if degrees is not None:
             dim = queries.shape[1] + self.unused
-            ratios = with_tails(ratios, information, lengths[:, None], dim, degrees)
+            ratios = student_ratios(ratios, information, lengths[:, None], dim, degrees)
         return Ratios(ratios, information)
 
 

@@ -152,14 +152,14 @@ class TwoCovarianceRule:
         distinct, group = _groups(counts)
         linear = torch.addmm(rows[:, -1], mapped, rows[:, :-1].T)
         ratios = linear.sub_((mapped.square() @ self.model.excess_precision(distinct).T)[:, group])
-        return self.model.decided(ratios, self.model.information(distinct)[group], mapped)
+        return self.model.with_tails(ratios, self.model.information(distinct)[group], mapped)
 
     def own_scores(self, features: Tensor, rows: Tensor, counts: Tensor) -> Tensor:
         mapped = self.embed(features)
         distinct, group = _groups(counts)
         quadratic = (mapped.square() @ self.model.excess_precision(distinct).T).gather(1, group[:, None])[:, 0]
         ratios = (mapped * rows[:, :-1]).sum(1) + rows[:, -1] - quadratic
-        return self.model.decided(ratios, self.model.information(distinct)[group], mapped)
+        return self.model.with_tails(ratios, self.model.information(distinct)[group], mapped)
 
     def unknown_score(self, name: str, scores: Tensor, counts: Tensor) -> Tensor:
         nearest = scores.max(1, keepdim=True)

@@ -53,7 +53,7 @@ def prepare(features: Tensor) -> Tensor:
     return F.normalize(wide.sign() * wide.abs().sqrt(), dim=1)
 
 
-def with_tails(ratios: Tensor, information: Tensor, lengths: Tensor, dim: int, degrees: float) -> Tensor:
+def student_ratios(ratios: Tensor, information: Tensor, lengths: Tensor, dim: int, degrees: float) -> Tensor:
     """Ratios of Gaussians -> those of multivariate t densities with the same centres and matrices.
 
     ratios: (n, C); information: (C,) half the log-determinants of a class's precision over that of a class never seen;
@@ -242,9 +242,9 @@ class TwoCovariance:
         over p(image | a class never seen).
         """
         distinct, group = torch.unique(counts, return_inverse=True)
-        return self.decided(self.classes(means, counts).log_ratio(mapped), self.information(distinct)[group], mapped)
+        return self.with_tails(self.classes(means, counts).log_ratio(mapped), self.information(distinct)[group], mapped)
 
-    def decided(self, ratios: Tensor, information: Tensor, mapped: Tensor) -> Tensor:
+    def with_tails(self, ratios: Tensor, information: Tensor, mapped: Tensor) -> Tensor:
         """(n, C) ratios of Gaussians of (n, q) mapped images, and (C,) the information in the photos of each class ->
         ratios by the densities of this model. Or (n,) ratios and information, of an image and a class each.
         """
@@ -252,7 +252,7 @@ class TwoCovariance:
             return ratios
         lengths = self.squared_lengths(mapped)
         lengths = lengths if ratios.ndim == 1 else lengths[:, None]
-        return with_tails(ratios, information.float(), lengths, len(self.psi), self.degrees)
+        return student_ratios(ratios, information.float(), lengths, len(self.psi), self.degrees)
 
     def state(self) -> dict[str, Tensor]:
         """All of it as tensors."""

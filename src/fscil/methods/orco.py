@@ -23,7 +23,6 @@ from fscil.data.images import Images
 from fscil.errors import ConfigError
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.teen import FINE_GRAINED
 from fscil.methods.toolkit.contrast import self_supervised_contrast, summed_contrast, supervised_contrast
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
 from fscil.methods.toolkit.fixed_targets import FixedTargetMethod, dimension, orthonormal
@@ -52,6 +51,7 @@ PERTURBATION = 0.005  # largest difference of a perturbed target in each dimensi
 SMALL_PERTURBATION = 4.5e-5  # on CIFAR100
 ALIGNED_EPOCHS, ALIGNED_LR, ALIGNED_BATCH = 10, 0.25, 128  # of base classes; epochs and batch at most
 SESSION_EPOCHS = 100
+FINE_GRAINED = "cub200"  # the data set for whose sessions the authors have settings of their own
 DAMPENING = 0.9  # of the momentum: a step is as long as the rate says, not ten times that
 
 
@@ -176,7 +176,7 @@ class Orco(FixedTargetMethod):
     title = "OrCo"
     table_order = 155
     made_by = "orco"
-    session_lr_of_data: ClassVar[Mapping[str, float]] = {"cub200": 0.05}
+    session_lr_of_data: ClassVar[Mapping[str, float]] = {FINE_GRAINED: 0.05}
     images_seen_note = f"OrCo's alignment of base classes is counted too, at most {ALIGNED_EPOCHS} epochs of two views"
     exemplars: Images = NO_IMAGES
     base_classes = 0
@@ -225,7 +225,7 @@ class Orco(FixedTargetMethod):
         first = self.add_classes(new)
         self._assign(new, first)
         images = joined(self.exemplars, new)
-        fine_grained, batch = self.config.data.name in FINE_GRAINED, self.config.incremental.batch
+        fine_grained, batch = self.config.data.name == FINE_GRAINED, self.config.incremental.batch
         settings = session_alignment(self.base_classes, fine_grained, batch)
         self._align(images, first, settings, self.lr, self.steps_of(len(images), settings.batch))
         self._keep_exemplars(new)
