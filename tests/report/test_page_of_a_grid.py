@@ -1,6 +1,7 @@
 """What a report says is what the results say: figures recomputed by hand, the paper's rows and the differences."""
 
 import csv
+import itertools
 import re
 import statistics
 from xml.etree import ElementTree
@@ -475,6 +476,17 @@ def test_a_linear_head_is_another_cross_entropy(tmp_path):
 
 
 # Figures
+
+
+def test_names_of_many_rows_are_whole_and_do_not_overlap(tmp_path):
+    titles = [f"a system with a long name, number {number}" for number in range(26)]
+    write_grid(tmp_path, labels=titles, shots=(5,), draws=(0,))
+    write_report(tmp_path)
+    bars = (tmp_path / "figures" / "sessions-5.svg").read_text().partition('id="legend_1"')[0]
+    found = re.findall(r'<text style="font-size: ([\d.]+)px[^>]*translate\([\d.]+ ([\d.]+)\)">([^<]+)<', bars)
+    lines = [(float(size), float(y), text) for size, y, text in found if text.startswith(("a system", "number"))]
+    assert [f"{first[2]} {second[2]}" for first, second in zip(lines[::2], lines[1::2], strict=True)] == titles
+    assert all(after[1] - before[1] > 0.8 * before[0] for before, after in itertools.pairwise(lines))
 
 
 def contrast(colour):

@@ -22,6 +22,7 @@ MARKERS = "os^Dv*XP<>"
 HIGHLIGHT = "#D55E00"
 ERROR_BARS: dict[str, Any] = {"elinewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"}
 WIDTH = 4.8  # inches
+BAR, LEGEND_LINE = 0.32, 0.2  # inches: the height of a horizontal bar with its name, and of a line of the legend
 MANY = 6  # rows: with more, bars of every session would be too thin to be read
 GOLDEN = 0.61803398875  # hues that differ by it are far apart, however many there are
 
@@ -57,13 +58,15 @@ def draw(name: str, make: Callable[..., Any], *arguments: Any) -> str:
         return _svg(make(*arguments))
 
 
-def _subplots(rows: int, columns: int, height: float) -> tuple["Figure", Any]:
+def _subplots(rows: int, columns: int, height: float, ratios: Sequence[float] | None = None) -> tuple["Figure", Any]:
+    """ratios: of the heights of the rows; equal without."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    return plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, layout="constrained")
+    size = (WIDTH, height)
+    return plt.subplots(rows, columns, figsize=size, height_ratios=ratios, squeeze=False, layout="constrained")
 
 
 def _styles(results: Results) -> dict[str, dict[str, Any]]:
@@ -90,7 +93,8 @@ def session_curves(results: Results, shots: int) -> "Figure":
     """
     rows, styles = results.with_shots(shots), _styles(results)
     every = [row for row in rows if len(row.sessions(shots)) > 2]
-    figure, ((upper,), (lower,)) = _subplots(2, 1, 6.5 if len(every) <= MANY else 4 + 0.25 * len(rows))
+    panels = (3.2, 2.2 if len(every) <= MANY else BAR * len(rows) + 0.6)
+    figure, ((upper,), (lower,)) = _subplots(2, 1, sum(panels) + _legend_height(rows), panels)
     for row in rows:
         _curve(upper, row, shots, styles[row.label])
     chance = results.chance(shots)
@@ -104,6 +108,12 @@ def session_curves(results: Results, shots: int) -> "Figure":
         _last_harmonic_bars(lower, rows, shots, styles)
     figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9.2)
     return figure
+
+
+def _legend_height(rows: Sequence[Row]) -> float:
+    """Inches that the names of the rows and of chance take below a figure, in two columns."""
+    lines = sum(_short(row).count("\n") + 1 for row in rows) + 1
+    return LEGEND_LINE * (lines / 2 + 1)
 
 
 def _curve(axes: "Axes", row: Row, shots: int, style: dict[str, Any]) -> None:
@@ -130,8 +140,8 @@ def _last_harmonic_bars(axes: "Axes", rows: Sequence[Row], shots: int, styles: d
     colours = [styles[row.label]["color"] for row in rows]
     bars = axes.barh(range(len(rows)), means, 0.7, xerr=intervals, color=colours, error_kw=ERROR_BARS)
     axes.bar_label(bars, [f"{mean:.1f}" for mean in means], padding=3, fontsize=9.2)
-    names = [textwrap.shorten(row.title, 26, placeholder=" …") for row in rows]
-    axes.set(yticks=range(len(rows)), yticklabels=names, xlabel="harmonic accuracy, last session (%)")
+    axes.set_yticks(range(len(rows)), [_short(row) for row in rows], fontsize=9.2, linespacing=0.9)
+    axes.set(xlabel="harmonic accuracy, last session (%)", ylim=(-0.6, len(rows) - 0.4))
     axes.invert_yaxis()
 
 
@@ -145,10 +155,10 @@ def _means(
 
 def base_against_novel(results: Results, shots: int) -> "Figure":
     """The last session: accuracy on base classes against novel ones, with lines of equal harmonic accuracy."""
-    styles = _styles(results)
-    figure, ((axes,),) = _subplots(1, 1, 4.8)
+    rows, styles = results.with_shots(shots), _styles(results)
+    figure, ((axes,),) = _subplots(1, 1, 3.8 + _legend_height(rows))
     right = top = 10.0
-    for row in results.with_shots(shots):
+    for row in rows:
         last = row.sessions(shots)[-1]
         base, novel = row.accuracy(shots, last, "base"), row.accuracy(shots, last, "novel")
         if base and novel:
