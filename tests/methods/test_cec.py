@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fscil.errors import ProtocolError
 from fscil.methods import cec
-from fscil.methods.cec import GraphAttention, episode, episodes_of, queries_of, rotated
+from fscil.methods.cec import EPISODES, GraphAttention, episode, episodes_of, queries_of, rotated
 from fscil.runtime import memory
 from fscil.training.build import preprocess_of
 from helpers import base_trained_method, part, small_config, trained_method, untrained_method
@@ -108,7 +108,7 @@ class Counted:
     ],
 )
 def test_5000_episodes_unless_the_recipe_has_fewer_epochs(monkeypatch, counts, epochs, expected):
-    monkeypatch.setattr(cec, "EPISODES", 50)
+    monkeypatch.setattr(cec, "EPISODES", EPISODES)  # as it is without the short sessions of these tests
     assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 

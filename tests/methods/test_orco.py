@@ -12,8 +12,18 @@ from naive import BASE, config_of, cosine, cross_entropy, fitted, mean, session,
 from torch.nn import functional as F
 
 from fscil.errors import ConfigError
-from fscil.methods import METHODS
-from fscil.methods.orco import Orco, assigned, base_alignment, orco_loss, orthogonality, perturbed, session_alignment
+from fscil.methods import METHODS, orco
+from fscil.methods.base import images_in_training
+from fscil.methods.orco import (
+    ALIGNED_EPOCHS,
+    Orco,
+    assigned,
+    base_alignment,
+    orco_loss,
+    orthogonality,
+    perturbed,
+    session_alignment,
+)
 from fscil.methods.toolkit.contrast import summed_contrast, supervised_contrast
 from fscil.methods.toolkit.fixed_targets import orthonormal
 from fscil.protocol import Protocol
@@ -175,6 +185,14 @@ def test_images_seen_count_two_views_in_the_alignment_of_base_classes():
     config = small_config("train.epochs=4", "incremental.batch=16")
     seen = METHODS["orco"].images_seen(config, BASE, Protocol(6, 2, 3, 2))
     assert seen == 4 * (len(BASE) // 8) * 8 * 2 + 4 * len(BASE) * 2
+
+
+def test_the_alignment_of_base_classes_has_ten_epochs_at_most(monkeypatch):
+    monkeypatch.setattr(orco, "ALIGNED_EPOCHS", ALIGNED_EPOCHS)  # as it is without the short trainings of these tests
+    for epochs, aligned in ((4, 4), (30, 10)):
+        config = small_config(f"train.epochs={epochs}")
+        seen = METHODS["orco"].images_seen(config, BASE, Protocol(6, 2, 3, 2))
+        assert seen - images_in_training(Orco.base_recipe(config), len(BASE)) == aligned * len(BASE) * 2
 
 
 def test_alignment_brings_base_images_to_their_targets():
