@@ -19,6 +19,7 @@ from fscil.methods.orco import (
     Orco,
     assigned,
     base_alignment,
+    largest_perturbation,
     orco_loss,
     orthogonality,
     perturbed,
@@ -124,6 +125,12 @@ def test_the_optimizer_of_the_authors_program():
     assert (base.batch, session_.batch, birds.batch, session_alignment(6, False, 16).batch) == (128, 64, 32, 16)
     for each in (base, session_, birds):
         assert (each.descent.dampening, each.descent.largest_gradient) == (0.9, math.inf)
+
+
+def test_rate_batch_and_perturbations_of_the_authors_program():
+    assert (orco.ALIGNED_LR, orco.ALIGNED_BATCH) == (0.25, 128)
+    largest = {data: largest_perturbation(small_config(f"data.name={data}")) for data in ("cifar100", "cub200")}
+    assert largest == {"cifar100": 4.5e-5, "cub200": 0.005}
 
 
 @pytest.mark.parametrize(("images", "steps"), [(1, 100), (64, 100), (65, 200), (325, 600), (500, 800)])
