@@ -12,9 +12,9 @@ def rows(*assignments, recipe="cifar100_cpu"):
 
 def test_class_augmentation_is_the_papers_where_the_recipe_has_none():
     """Scale 16 suits 60 classes, not 1,830 outputs."""
-    found = rows("model.width=16")
+    found = rows("model.width=8")
     whole = found.pop("+ class augmentation")
-    assert (whole.mixing.repeats, whole.loss.scale, whole.model.projection) == (4, 30.0, 32 * 16)
+    assert (whole.mixing.repeats, whole.loss.scale, whole.model.projection) == (4, 30.0, 32 * 8)
     for row in found.values():
         assert (row.mixing.repeats, row.loss.scale) == (0, 16.0)
     assert found["+ projection"].model.projection == found["+ two views"].model.projection == 512

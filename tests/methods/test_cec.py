@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fscil.errors import ProtocolError
 from fscil.methods import cec
-from fscil.methods.cec import GraphAttention, episode, episodes_of, queries_of, rotated
+from fscil.methods.cec import EPISODES, GraphAttention, episode, episodes_of, queries_of, rate_factor, rotated
 from fscil.runtime import memory
 from fscil.training.build import preprocess_of
 from helpers import base_trained_method, part, small_config, trained_method, untrained_method
@@ -108,7 +108,7 @@ class Counted:
     ],
 )
 def test_5000_episodes_unless_the_recipe_has_fewer_epochs(monkeypatch, counts, epochs, expected):
-    monkeypatch.setattr(cec, "EPISODES", 50)
+    monkeypatch.setattr(cec, "EPISODES", EPISODES)  # as it is without the short sessions of these tests
     assert episodes_of(small_config(f"train.epochs={epochs}"), Counted(counts)) == expected
 
 
@@ -274,6 +274,12 @@ def test_the_backbone_learns_slower_on_larger_images(size, rate):
         for moved, start in zip(trained.parameters(), untouched.parameters(), strict=True):
             expected = start.detach() - its_rate * 1.9 * (start.grad + 5e-4 * start.detach())
             torch.testing.assert_close(moved.detach(), expected, rtol=1e-5, atol=1e-8)
+
+
+def test_rates_are_halved_every_20_of_100_epochs():
+    for epoch in range(100):
+        for number in (50 * epoch, 50 * epoch + 49):
+            assert rate_factor(number, 5000) == 0.5 ** (epoch // 20)
 
 
 def test_a_state_with_the_former_names_of_query_and_key_is_loaded(fitted):

@@ -181,7 +181,20 @@ def test_ranpac_is_the_ridge_regression_of_all_data_seen():
     ridge = Ridge(alpha=method.ridge, fit_intercept=False, solver="cholesky").fit(features, targets)
     expected = ridge.predict(np.maximum(0, widened(DATA.test)))
     np.testing.assert_allclose(method.scores(DATA.test).numpy(), expected, atol=1e-3)
-    assert method.ridge in [10.0**power for power in range(-4, 9)]
+
+
+def test_the_ridge_has_the_smallest_error_on_held_out_base_images():
+    method = fitted("ranpac")
+    method.fit_base(BASE, (2,))
+    layer = torch.randn(16, 128, generator=torch.Generator().manual_seed(0)).double().numpy()
+    features, targets = np.maximum(0, method.features(BASE).double().numpy() @ layer), np.eye(6)[BASE.labels]
+    held_out = np.random.default_rng(0).random(len(BASE)) < 0.2
+    errors = {}
+    for ridge in (10.0**power for power in range(-4, 9)):
+        fit = Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(features[~held_out], targets[~held_out])
+        errors[ridge] = float(np.square(fit.predict(features[held_out]) - targets[held_out]).mean())
+    assert method.ridge == min(errors, key=errors.__getitem__)
+    assert errors[method.ridge] < min(errors[1e-4], errors[1e8])
 
 
 # C-FeCAM and C-RanPAC
@@ -193,9 +206,10 @@ def naive_blend(mean, base):
     return np.array(powers) / sum(powers)
 
 
+@pytest.mark.parametrize(("data", "share"), [("folder", 0.25), ("cub200", 0.1)])
 @pytest.mark.parametrize("shots", [1, 3])
-def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
-    method, new = fitted("c_fecam"), session(1, shots=shots)
+def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots, data, share):
+    method, new = fitted("c_fecam", f"data.name={data}"), session(1, shots=shots)
     method.learn(new)
     rows = tukey(method.features(BASE)).numpy()
     base = [rows[BASE.labels == label] for label in range(6)]
@@ -207,7 +221,7 @@ def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
         centre = transformed_mean(raw_new[new.labels == label])
         weights = naive_blend(centre, directions)
         borrowed = sum(w * each for w, each in zip(weights, directions, strict=True))
-        mean = 0.75 * centre + 0.25 * borrowed / np.linalg.norm(borrowed)
+        mean = (1 - share) * centre + share * borrowed / np.linalg.norm(borrowed)
         mean = mean / np.linalg.norm(mean)
         spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
         spread = spread + (np.cov(own, rowvar=False) if shots > 1 else 0)
@@ -217,10 +231,11 @@ def test_c_fecam_borrows_mean_and_covariance_of_similar_base_classes(shots):
         np.testing.assert_allclose(found[:, label], expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("data", "share"), [("folder", 0.25), ("cub200", 0.1)])
 @pytest.mark.parametrize("shots", [1, 3])
-def test_c_ranpac_learns_from_as_many_features_as_their_gaussian_gives(shots):
+def test_c_ranpac_learns_from_as_many_features_as_their_gaussian_gives(shots, data, share):
     """Sums of the widened features of 800 draws are, within the chance of 800, those of the calibrated Gaussian."""
-    method, new = fitted("c_ranpac"), session(1, shots=shots)
+    method, new = fitted("c_ranpac", f"data.name={data}"), session(1, shots=shots)
     before = method.gram.clone()
     method.learn(new)
     layer = torch.randn(16, 128, generator=torch.Generator().manual_seed(0)).double().numpy()
@@ -230,7 +245,8 @@ def test_c_ranpac_learns_from_as_many_features_as_their_gaussian_gives(shots):
     for place, label in enumerate((6, 7)):
         own = method.features(new).double().numpy()[new.labels == label]
         weights = naive_blend(own.mean(0), [each.mean(0) for each in base])
-        mean = 0.75 * own.mean(0) + 0.25 * sum(w * each.mean(0) for w, each in zip(weights, base, strict=True))
+        borrowed = sum(w * each.mean(0) for w, each in zip(weights, base, strict=True))
+        mean = (1 - share) * own.mean(0) + share * borrowed
         spread = sum(w * np.cov(each, rowvar=False) for w, each in zip(weights, base, strict=True))
         spread = (spread + (np.cov(own, rowvar=False) if shots > 1 else 0)) / 2
         widened = np.maximum(0, random.multivariate_normal(mean, spread, 20_000) @ layer)

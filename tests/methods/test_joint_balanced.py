@@ -33,6 +33,19 @@ def test_balanced_softmax_weights_every_class_by_its_number_of_images():
     assert loss.item() == pytest.approx(mean(found), rel=1e-4)
 
 
+def test_the_numbers_are_those_of_all_images_received():
+    """8 of each base class, 2 of the others."""
+    method = fitted("joint_balanced", "views.padding=0", "views.flip=0")
+    method.learn(session(1))
+    recipe = method.base_recipe(method.config)
+    network = new_base_network(recipe, 8, CONTEXT).eval()
+    prior = torch.tensor([math.log(count / 52) for count in [8] * 6 + [2] * 2])
+    batch = Batches(session(1), recipe.train, CONTEXT.device).of_images(np.arange(4), 0, 0.5)
+    (found,) = method.joint_step(recipe, network, 8)(batch)
+    (expected,) = base_step(recipe, network, 8, prior)(batch)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_the_classifier_of_a_network_trained_on_all_images_predicts():
     """The largest cosine of a feature with the trained class vectors."""
     method = fitted("joint_balanced")

@@ -12,8 +12,19 @@ from naive import BASE, config_of, cosine, cross_entropy, fitted, mean, session,
 from torch.nn import functional as F
 
 from fscil.errors import ConfigError
-from fscil.methods import METHODS
-from fscil.methods.orco import Orco, assigned, base_alignment, orco_loss, orthogonality, perturbed, session_alignment
+from fscil.methods import METHODS, orco
+from fscil.methods.base import images_in_training
+from fscil.methods.orco import (
+    ALIGNED_EPOCHS,
+    Orco,
+    assigned,
+    base_alignment,
+    largest_perturbation,
+    orco_loss,
+    orthogonality,
+    perturbed,
+    session_alignment,
+)
 from fscil.methods.toolkit.contrast import summed_contrast, supervised_contrast
 from fscil.methods.toolkit.fixed_targets import orthonormal
 from fscil.protocol import Protocol
@@ -116,6 +127,12 @@ def test_the_optimizer_of_the_authors_program():
         assert (each.descent.dampening, each.descent.largest_gradient) == (0.9, math.inf)
 
 
+def test_rate_batch_and_perturbations_of_the_authors_program():
+    assert (orco.ALIGNED_LR, orco.ALIGNED_BATCH) == (0.25, 128)
+    largest = {data: largest_perturbation(small_config(f"data.name={data}")) for data in ("cifar100", "cub200")}
+    assert largest == {"cifar100": 4.5e-5, "cub200": 0.005}
+
+
 @pytest.mark.parametrize(("images", "steps"), [(1, 100), (64, 100), (65, 200), (325, 600), (500, 800)])
 def test_a_session_has_a_hundred_epochs(images, steps):
     assert untrained_method("orco", small_config(), 6).steps_of(images, 64) == steps
@@ -175,6 +192,14 @@ def test_images_seen_count_two_views_in_the_alignment_of_base_classes():
     config = small_config("train.epochs=4", "incremental.batch=16")
     seen = METHODS["orco"].images_seen(config, BASE, Protocol(6, 2, 3, 2))
     assert seen == 4 * (len(BASE) // 8) * 8 * 2 + 4 * len(BASE) * 2
+
+
+def test_the_alignment_of_base_classes_has_ten_epochs_at_most(monkeypatch):
+    monkeypatch.setattr(orco, "ALIGNED_EPOCHS", ALIGNED_EPOCHS)  # as it is without the short trainings of these tests
+    for epochs, aligned in ((4, 4), (30, 10)):
+        config = small_config(f"train.epochs={epochs}")
+        seen = METHODS["orco"].images_seen(config, BASE, Protocol(6, 2, 3, 2))
+        assert seen - images_in_training(Orco.base_recipe(config), len(BASE)) == aligned * len(BASE) * 2
 
 
 def test_alignment_brings_base_images_to_their_targets():

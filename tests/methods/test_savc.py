@@ -11,7 +11,7 @@ from steps import IMAGES, batch_of, log_softmax, network_of, recipe_of
 
 from fscil.config import load_recipe
 from fscil.methods import METHODS, savc
-from fscil.methods.savc import fantasies, queue_contrast
+from fscil.methods.savc import MOMENTUM, QUEUE, fantasies, queue_contrast
 from fscil.training.base_training import recipe_step
 from fscil.training.build import preprocess_of
 from helpers import SIZE
@@ -134,6 +134,10 @@ def test_the_momentum_encoder_follows_ever_more_slowly(watched, monkeypatch):
         for (slow, _), wanted in zip(pairs, expected, strict=True):
             torch.testing.assert_close(slow.detach(), wanted)
             assert slow.grad is None
+
+
+def test_queue_and_momentum_are_the_papers():
+    assert (QUEUE, MOMENTUM) == (8192, 0.995)  # the queue as it is without the short one of these tests
 
 
 def test_the_queue_holds_the_newest_keys_and_their_classes(monkeypatch):

@@ -9,6 +9,7 @@ from naive import cross_entropy, record_trainings, some_views, unit
 
 from fscil.data.images import Images
 from fscil.methods import topic
+from fscil.methods.toolkit import neural_gas
 from fscil.methods.toolkit.neural_gas import NO_EDGE
 from fscil.methods.topic import anchor_loss, min_max_loss, node_spread
 from fscil.training.build import preprocess_of
@@ -169,10 +170,13 @@ def test_features_of_base_images_stay_over_eight_sessions(monkeypatch):
     assert moved[1] < moved[0] / 10
 
 
-def test_nothing_pulls_a_node_before_its_feature_has_moved(monkeypatch):
-    """Centroids are not where the images are: an anchor at these would pull from the first step on."""
+@pytest.mark.parametrize("crops", [1, 2])
+def test_nothing_pulls_a_node_before_its_feature_has_moved(monkeypatch, crops):
+    """Centroids are not where the images are: an anchor at these would pull from the first step on. The same holds of
+    features that are the mean over several crops.
+    """
     monkeypatch.setattr(topic, "MIN_MAX_WEIGHT", 0.0)
-    method = trained("incremental.steps=0")
+    method = trained("incremental.steps=0", f"test.crops={crops}")
     trainings = record_trainings(method)
     method.learn(new_images(4))
     views, labels = some_views([4, 5, 5])
@@ -182,6 +186,12 @@ def test_nothing_pulls_a_node_before_its_feature_has_moved(monkeypatch):
 
 def test_no_more_nodes_than_base_images():
     assert trained().memory().images == 24
+
+
+def test_400_nodes_where_there_are_more_base_images(monkeypatch):
+    monkeypatch.setattr(neural_gas, "UPDATES", 1)
+    method = trained_method("topic", small_config("train.epochs=0"), part([102] * 4, 0), (2,))
+    assert method.memory().images == len(method.gas.centroids) == 400
 
 
 def test_a_node_image_is_a_copy():

@@ -77,7 +77,7 @@ def test_classes_are_the_means_of_their_features_before_the_session():
 
 def test_published_shares():
     assert (Warp.weight_decay, Warp.augmented) == (0.0, False)
-    assert (warp.KEPT, warp.BASE_BATCH, warp.NEW_BATCH) == (0.1, 60, 1)
+    assert (warp.KEPT, warp.BASE_BATCH, warp.NEW_BATCH, warp.BASIS_IMAGES) == (0.1, 60, 1, 2560)
 
 
 def test_nothing_but_the_classifier_grows_where_only_the_head_is_trainable():

@@ -102,6 +102,11 @@ def episodes_of(config: Config, base: Images) -> int:
     return min(EPOCHS, config.train.epochs) * EPISODES if given is None else given
 
 
+def rate_factor(number: int, total: int) -> float:
+    """Of the rates in episode 0, 1, … of so many: halved after every fifth of them."""
+    return 0.5 ** (5 * number // total)
+
+
 class Cec(NetworkMethod):
     """The classifier's weights are the class means."""
 
@@ -142,7 +147,7 @@ class Cec(NetworkMethod):
         with stop_requests() as stop, ProgressBar(what, total, quiet=self.context.quiet) as bar:
             for number in range(total):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * 0.5 ** (5 * number // total)
+                    group["lr"] = rate * rate_factor(number, total)
                 optimizer.zero_grad(set_to_none=True)
                 loss = self.episode_loss(base, random, generator if number < EPISODES else None)
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -143,6 +143,11 @@ def perturbed(
     return F.normalize(targets[whose] + noise.to(targets)), whose
 
 
+def largest_perturbation(config: Config) -> float:
+    """Of a target in each dimension, on the recipe's data set."""
+    return SMALL_PERTURBATION if config.data.name == "cifar100" else PERTURBATION
+
+
 def orco_loss(
     vectors: Tensor,
     labels: Tensor,
@@ -242,7 +247,7 @@ class Orco(FixedTargetMethod):
     def _align(self, images: Images, first: int, settings: Alignment, lr: float, steps: int) -> None:
         """first: of the newest classes. Perturbed are the targets of new classes and of none, never of base classes."""
         targets, random = self.targets, generator_of(self.config.train.seed, first)
-        largest = SMALL_PERTURBATION if self.config.data.name == "cifar100" else PERTURBATION
+        largest = largest_perturbation(self.config)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():

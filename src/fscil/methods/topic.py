@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fscil.data.images import Images
+from fscil.features import FeatureCache
 from fscil.gallery import class_means, cosine_scores
 from fscil.methods.base import Memory
 from fscil.methods.toolkit.exemplars import from_tensors, joined, to_tensors
@@ -98,7 +99,9 @@ class Topic(ImprintingMethod):
         labels_of_nodes = np.concatenate([self.nodes.labels, np.arange(first, first + len(new.counts))])
         node_labels = torch.from_numpy(labels_of_nodes).to(device)
         random = np.random.default_rng([self.config.train.seed, first])
-        before = self.network.features(self.nodes).to(device)
+        # Of one crop, as in the loss, however many test images have: or the anchor would not begin at zero.
+        of_one_crop = FeatureCache(self.network.backbone, preprocess, device, quiet=self.context.quiet)
+        before = of_one_crop(self.nodes).to(device)
 
         def loss(views: Tensor, labels: Tensor) -> Tensor:
             some = random.choice(old, min(batch, old), replace=False)
