@@ -22,7 +22,7 @@ SHOTS = (2, 1)
 # What a method may keep of the images it has seen: per class; or of the base, and then per new class.
 PER_CLASS = {"icarl": 2, "eeil": 2, "lucir": 2, "orco": 2}
 OF_BASE_AND_PER_NEW_CLASS = {"topic": (min(400, len(BASE)), 1)}
-KEEPS_EVERYTHING = {"joint", "joint_balanced"}
+KEEPS_EVERYTHING = {"joint", "joint_balanced", "joint_balanced_ncm"}
 # What a state has beside memory: the network, and what a method learns on top of it.
 NETWORK = {"backbone", "head", "attention", "mapping", "scale", "projection", "projection_of_base", "targets"}
 

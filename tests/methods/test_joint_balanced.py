@@ -57,6 +57,23 @@ def test_the_classifier_of_a_network_trained_on_all_images_predicts():
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
+def test_the_nearest_mean_of_all_images_received_predicts_with_the_same_network():
+    method, balanced = fitted("joint_balanced_ncm"), fitted("joint_balanced")
+    for one in (method, balanced):
+        one.learn(session(1))
+    found = method.scores(DATA.test)
+    balanced.scores(DATA.test)
+    assert torch.equal(method.network.head.weight, balanced.network.head.weight)
+    everything = [*zip(method.network.features(BASE).tolist(), BASE.labels, strict=True)]
+    everything += zip(method.network.features(session(1)).tolist(), session(1).labels, strict=True)
+    means = []
+    for label in range(8):
+        units = [[value / math.hypot(*row) for value in row] for row, of in everything if of == label]
+        means.append([mean(column) for column in zip(*units, strict=True)])
+    expected = [[cosine(row, centre) for centre in means] for row in method.network.features(DATA.test).tolist()]
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+
+
 def test_it_is_trained_otherwise_than_plain_joint_training():
     plain, balanced = fitted("joint"), fitted("joint_balanced")
     assert METHODS["joint_balanced"].base_recipe(plain.config) == METHODS["joint"].base_recipe(plain.config)

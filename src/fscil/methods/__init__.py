@@ -15,7 +15,7 @@ from fscil.methods.fact import Fact
 from fscil.methods.fecam import FeCam
 from fscil.methods.finetune import FineTune
 from fscil.methods.icarl import ICarl
-from fscil.methods.joint import BalancedJoint, Joint
+from fscil.methods.joint import BalancedJoint, BalancedJointMeans, Joint
 from fscil.methods.lucir import Lucir
 from fscil.methods.nc_fscil import NcFscil
 from fscil.methods.ncm import BalancedNcm, EqualImagesNcm, Ncm
@@ -44,6 +44,7 @@ METHODS: Registry[type[Method]] = Registry(
         "semantic_kd": SemanticKD,
         "synthesized": Synthesized,
         "joint_balanced": BalancedJoint,
+        "joint_balanced_ncm": BalancedJointMeans,
         "ncm": Ncm,
         "ncm_balanced": BalancedNcm,
         "ncm_equal_images": EqualImagesNcm,
