@@ -700,9 +700,22 @@ def test_tables_as_files_have_their_notes(tmp_path):
     for table in (summary_table(results), provenance(results)):
         name = table.title.lower().replace(" ", "-")
         below = (tmp_path / "tables" / f"{name}.tex").read_text(encoding="utf-8").split("\\end{table}\n")[1]
-        assert below == "".join(f"% {line}\n" for line in table.notes_in_lines())
+        assert below.startswith("".join(f"% {line}\n" for line in table.notes_in_lines()))
         assert "\n".join([table.title, *table.notes_in_lines()]) in notes
     assert "1. fscil bench cifar100 --out DIR" in notes
+
+
+def test_every_latex_file_tells_how_it_was_made(tmp_path):
+    """It is copied into a paper alone, without the page."""
+    write_grid(tmp_path, labels=("alice", "cec"), shots=(5,))
+    change(tmp_path, "0-seed0", lambda found: found.update(data_fingerprint="0123456789abcdef" * 4))
+    change(tmp_path, "0-seed0", lambda found: found["machine"].update(cpu="Some CPU", fscil="0.2.0", python="3.11.7"))
+    write_report(tmp_path, latex=True)
+    for path in (tmp_path / "tables").glob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("fscil bench cifar100 --out DIR") == 1, path.name
+        assert text.count("Images (SHA-256): 0123456789abcdef.") == 1, path.name
+        assert text.count("Some CPU, 2 cores, cpu, Linux, fscil 0.2.0, torch 2.13.0, python 3.11.7") == 1, path.name
 
 
 def test_columns_of_a_csv_file_have_names_of_their_own(tmp_path):

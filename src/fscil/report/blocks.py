@@ -66,8 +66,8 @@ class Table:
         data = "".join(f"<td>{text}</td>" for text in bold)
         return f'<tr class="{kind}"><th scope="row">{escape(first)}</th>{data}</tr>\n'
 
-    def latex(self) -> str:
-        """A table environment for the package booktabs; notes and commands are comments below it."""
+    def latex(self, source: Sequence[str] = ()) -> str:
+        """A table environment for the package booktabs; notes, commands and source are comments below it."""
         columns = "l" + "r" * (len(self.header) - 1)
         lines = [
             r"\begin{table}",
@@ -82,7 +82,7 @@ class Table:
             else:
                 lines.append(_latex_line(cells, [place for place in range(len(cells)) if (number, place) in self.best]))
         lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        return "\n".join([*lines, *(f"% {printable(line)}" for line in self.notes_in_lines())]) + "\n"
+        return "\n".join([*lines, *(f"% {printable(line)}" for line in [*self.notes_in_lines(), *source])]) + "\n"
 
     def notes_in_lines(self) -> list[str]:
         """The notes and the numbered commands, as plain text."""

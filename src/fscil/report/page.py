@@ -13,7 +13,7 @@ from fscil.report.grid_tables import accuracy_table
 from fscil.report.illustrations import feature_figures, last_session_figures, overview_figures
 from fscil.report.later_systems import later_table
 from fscil.report.numbers import cell
-from fscil.report.provenance import departure_list, provenance
+from fscil.report.provenance import departure_list, made_by, provenance
 from fscil.report.run_tables import way_text
 from fscil.report.summary import problems, summary_table
 from fscil.runtime.files import write_text
@@ -25,8 +25,8 @@ GAPS = "Not in the tables:"
 def write_report(folder: Path, latex: bool = False, csv: bool = False) -> tuple[str, list[Path]]:
     """Writes report.md, figures/ and report.html into the folder; returns a summary for the terminal, and the files.
 
-    latex, csv: also every table as a file in tables/. The notes are comments in the LaTeX files, and notes.txt beside
-    the CSV files.
+    latex, csv: also every table as a file in tables/. The notes, and how the table was made, are comments in the LaTeX
+    files, and notes.txt beside the CSV files.
     """
     results = read_grid(folder)
     blocks = _blocks(results)
@@ -36,7 +36,8 @@ def write_report(folder: Path, latex: bool = False, csv: bool = False) -> tuple[
             write_text(folder / "figures" / f"{block.name}.svg", block.svg)
             continue
         path = folder / "tables" / re.sub(r"[^a-z0-9]+", "-", block.title.lower()).strip("-")
-        for suffix, text in ((".tex", block.latex() if latex else ""), (".csv", block.csv() if csv else "")):
+        source = [] if block.commands else made_by(results)  # the table of the provenance has it in its notes
+        for suffix, text in ((".tex", block.latex(source) if latex else ""), (".csv", block.csv() if csv else "")):
             if text:
                 write_text(path.with_suffix(suffix), text)
                 written.append(path.with_suffix(suffix))

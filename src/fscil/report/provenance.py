@@ -1,6 +1,6 @@
 """How the results of a grid were produced: departures from the paper, losses, times, memory, commands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fscil.config import flatten, load_recipe
@@ -92,10 +92,23 @@ def _machines(results: Results) -> str:
     told = [one["machine"] for row in results.rows for one in row.results if "machine" in one]
     found = dict.fromkeys(
         ", ".join(filter(None, [one.get("cpu"), f"{one['cores']} cores", one["device"], one["system"]]))
-        + f", torch {one['torch']}"
+        + f", {_versions(one)}"
         for one in told
     )
     return f" Machine: {'; '.join(found)}." if found else ""
+
+
+def _versions(machine: Mapping[str, Any]) -> str:
+    """Older results tell that of torch only."""
+    return ", ".join(f"{name} {machine[name]}" for name in ("fscil", "torch", "python") if name in machine)
+
+
+def made_by(results: Results) -> list[str]:
+    """For a table in a file of its own: the commands, versions, machines and images behind it."""
+    commands = dict.fromkeys(command for row in results.rows for command in row.commands())
+    lines = [f"Made by: {command}" for command in commands]
+    told = f"{_machines(results)}{_images(results)}".strip()
+    return [*lines, *([told] if told else [])]
 
 
 def _images(results: Results) -> str:

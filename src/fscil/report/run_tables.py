@@ -110,7 +110,7 @@ def _notes(results: Mapping[str, Any], walks: Sequence[Mapping[str, Any]]) -> li
     training, draws = results["training"], [walk["draw"] for walk in walks]
     drawn = f"draw: {draws[0]}" if len(draws) == 1 else f"mean and 95% interval over {len(draws)} seeded draws"
     notes = [
-        f"{results['backbone']} ({results['parameters']:,} parameters), {training['epochs']} epochs, "
+        f"{results['backbone']} ({results['parameters']:,} parameters), {count(training['epochs'], 'epoch')}, "
         f"seed {training['seed']}; prototypes: {results['prototypes']}; {drawn}."
     ]
     if alternatives := walks[0]["sessions"][0]["alternatives"]:
