@@ -31,6 +31,7 @@ SLOW = (
     *(
         "experiments/test_feature_files.py",
         "experiments/test_grid.py",
+        "experiments/test_paper.py",
         "experiments/test_ray_engine.py",
         "experiments/test_readout.py",
         "experiments/test_run.py",

@@ -102,21 +102,13 @@ def bench(
     chosen = default_methods(config) if methods is None else [name.strip() for name in methods.split(",")]
     folder = out or Path("runs") / f"bench-{Path(recipe).stem}"
     cells = comparison(config, chosen, _seeds(config, seeds))
-    _run(
-        "bench",
-        config,
-        cells,
-        folder,
-        data,
-        shots,
-        draws,
-        Execution(device, quiet, dry_run, not no_wait, engine, plugin or []),
-    )
+    execution = Execution(device, quiet, dry_run, not no_wait, engine, plugin or [])
+    _conclude(folder, cells, _run("bench", config, cells, folder, data, shots, draws, execution), dry_run)
 
 
 @commands.command()
 def study(
-    which: Annotated[str, typer.Argument(help="ablation, margin-scale or readout.")],
+    which: Annotated[str, typer.Argument(help="paper, ablation, margin-scale or readout.")],
     recipe: Annotated[str, typer.Argument(help="A recipe's name or a TOML file; of readout: a run folder.")],
     data: Data = None,
     shots: Shots = None,
@@ -144,11 +136,16 @@ def study(
 ) -> None:
     """The paper's studies: of its method's parts (ablation: 7 rows, 5 trainings), of margin and scale (12 trainings).
 
+    paper is every table and figure of the paper: both studies and the comparison with the systems of its tables, each
+    in a folder below --out, with its report.
+
     And readout, of a trained network: cosine to the means of all or of balanced images, TEEN, whitened cosine, LDA,
     FeCAM-like, RanPAC-like, PLDA, on the same features, 10 draws by default, into RUN/readout. Constants are chosen on
     base training images; gains over the balanced cosine are paired.
 
     Examples: fscil study ablation glyphs --shots 5 --out runs/ablation
+
+    fscil study paper cifar100 --data datasets --out runs/paper
 
     fscil study readout runs/demo
     """
@@ -164,21 +161,38 @@ def study(
     from fscil.experiments import studies
 
     makers = {"ablation": studies.ablation, "margin-scale": studies.margin_and_scale}
-    if which not in makers:
-        raise ConfigError(f"study {which}: no such study. Known are {', '.join(makers)}, readout.")
+    if which not in (*makers, "paper"):
+        raise ConfigError(f"study {which}: no such study. Known are paper, {', '.join(makers)}, readout.")
     config = load_recipe(recipe, chosen_settings(set_, sessions))
     folder = out or Path("runs") / f"{which}-{Path(recipe).stem}"
+    execution = Execution(device, quiet, dry_run, not no_wait, engine, plugin or [])
+    if which == "paper":
+        _paper(config, _seeds(config, seeds), folder, data, shots, draws or 0, execution)
+        return
     cells = makers[which](config, _seeds(config, seeds))
-    _run(
-        which,
-        config,
-        cells,
-        folder,
-        data,
-        shots,
-        draws or 0,
-        Execution(device, quiet, dry_run, not no_wait, engine, plugin or []),
-    )
+    _conclude(folder, cells, _run(which, config, cells, folder, data, shots, draws or 0, execution), dry_run)
+
+
+def _paper(
+    config: "Config", seeds: range, folder: Path, data: Path | None, shots: str | None, draws: int, how: "Execution"
+) -> None:
+    """The three grids of the paper and their reports. Networks that grids share are trained once.
+
+    What fails in one does not stop the others.
+    """
+    from fscil.experiments.studies import paper
+    from fscil.report import write_report
+
+    failed = 0
+    earlier: list[Path] = []
+    for name, (kind, cells) in paper(config, seeds).items():
+        failed += len(_run(kind, config, cells, folder / name, data, shots, draws, how, earlier))
+        earlier.append(folder / name)
+        if any((folder / name).glob("cells/*/results.json")):
+            summary, written = write_report(folder / name, latex=True, csv=True)
+            say(f"\n{summary}\n\nWritten: {', '.join(map(str, written))}\n")
+    if failed:
+        raise FscilError(f"{count(failed, 'cell')} failed. The reasons are above; the same command continues.")
 
 
 def _readout(
@@ -226,7 +240,9 @@ def _run(
     shots: str | None,
     draws: int,
     how: Execution,
-) -> None:
+    earlier: Sequence[Path] = (),
+) -> dict[str, str]:
+    """Run a grid, or say what it would do; returns why cells failed. earlier: grids that may have its networks."""
     from fscil.experiments.grid import Grid
     from fscil.training.context import Context
 
@@ -244,18 +260,23 @@ def _run(
 
         grid.read(kind)
         say(describe_plan(grid.runner, cells, counts, chosen, context))
-        return
+        return {}
+    for other in earlier:
+        grid.take_networks(other)
     try:
         if how.engine == "ray":
             from fscil.experiments.ray_engine import run_on_ray
 
-            failed = run_on_ray(grid, kind, counts, chosen, data, how.device, how.plugins, say)
-        else:
-            failed = grid.run(kind, counts, chosen, how.wait)
+            return run_on_ray(grid, kind, counts, chosen, data, how.device, how.plugins, say)
+        return grid.run(kind, counts, chosen, how.wait)
     except KeyboardInterrupt:
         say("\nStopped; finished parts are kept. Run the same command to continue.")
         raise
-    if len(failed) < len(cells):
+
+
+def _conclude(folder: Path, cells: "Sequence[Cell]", failed: dict[str, str], dry_run: bool) -> None:
+    """Say what comes next after a grid has run, and raise where cells have failed."""
+    if len(failed) < len(cells) and not dry_run:
         say(f"Next: {shlex.join(['fscil', 'report', str(folder)])}")
     if failed:
         raise FscilError(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from fscil.training.build import base_images, preprocess_of, require_whole_test_
 from fscil.training.context import Context
 from fscil.training.run_folder import Run
 
+NEVER_CHANGED = {".json", ".toml", ".safetensors"}  # files of a finished network
 SAMPLE = 20  # images per base class whose features are kept for the report
 
 
@@ -75,6 +76,22 @@ class BaseNetworks:
     def is_ready(self, recipe: Config) -> bool:
         folder = self.run_of(recipe).folder
         return (folder / "run.json").exists() and Run(folder).finished and (folder / "sample.safetensors").exists()
+
+    def link(self, recipe: Config, others: Path) -> None:
+        """Take the network from `others`, the networks of another grid, where it is trained there.
+
+        By hard links, of files that are never written again, as those of a finished network are but its log. The
+        weights are last, so that another process takes the network for trained only when all of it is there.
+        """
+        mine, theirs = self.run_of(recipe), BaseNetworks(others, self._root, self._context, self._say)
+        if (mine.folder / "run.json").exists() or not theirs.is_ready(recipe):
+            return
+        source = theirs.run_of(recipe)
+        files = [path for path in source.folder.iterdir() if path.suffix in NEVER_CHANGED]
+        mine.folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(files, key=lambda path: path == source.weights):
+            with suppress(OSError):  # there already, or a file system without such links: the network is trained anew
+                (mine.folder / path.name).hardlink_to(path)
 
     def trained(self, recipe: Config, dataset: Dataset, protocol: Protocol) -> Run:
         """The network's run folder; it is trained first, from its checkpoint if it has one, where it is not ready.

@@ -24,7 +24,7 @@ from fscil.experiments.base_networks import BeingTrainedError, claimed
 from fscil.experiments.cell_run import CellRunner
 from fscil.experiments.cells import Cell, data_difference, describe_data, require_same_settings
 from fscil.experiments.provenance import command
-from fscil.experiments.run import require_enough_images
+from fscil.experiments.run import installed_base_recipe, require_enough_images
 from fscil.protocol import Draw
 from fscil.runtime.files import read_json, write_json, write_text
 from fscil.runtime.locks import LOCK, locked
@@ -60,6 +60,11 @@ class Grid:
         if left:
             dataset = self.runner.dataset(left[0])
             require_enough_images(dataset, protocol_of(left[0], dataset), shots)
+
+    def take_networks(self, other: Path) -> None:
+        """Those that cells here start from and the grid in `other` has trained."""
+        for cell in self.cells:
+            self.runner.networks.link(installed_base_recipe(cell.config), other / "base")
 
     def run(self, kind: str, shots: Sequence[int], draws: Sequence[Draw], wait: bool = True) -> dict[str, str]:
         """Every cell under every number of shots and draw; returns the reasons of failures by the cell's name.

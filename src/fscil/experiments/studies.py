@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fscil.config import Config, load_recipe
 from fscil.experiments.cells import Cell
-from fscil.experiments.published import DATA_NAMES
+from fscil.experiments.published import DATA_NAMES, paper_results
 from fscil.methods import METHODS
 
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -95,3 +95,19 @@ def margin_and_scale(config: Config, seeds: Sequence[int]) -> list[Cell]:
         row = replace(plain, loss=replace(plain.loss, kind="cosface", margin=margin, scale=scale))
         cells += [Cell(f"m={margin:g} s={scale:g}", _seeded(row, seed)) for seed in seeds]
     return cells
+
+
+def paper_methods(config: Config) -> list[str]:
+    """The systems of the paper's tables for this data set, or for any; those that use words where there are vectors."""
+    data = {config.data.name} if config.data.name in DATA_NAMES else set(DATA_NAMES)
+    names = dict.fromkeys(row["method"] for row in paper_results() if row["data"] in data)
+    return [name for name in names if METHODS[name].runs_by_default(config)]
+
+
+def paper(config: Config, seeds: Sequence[int]) -> dict[str, tuple[str, list[Cell]]]:
+    """All that the paper's tables and figures are made from: kind and cells of each grid, by the name of its folder."""
+    return {
+        "comparison": ("bench", comparison(config, paper_methods(config), seeds)),
+        "ablation": ("ablation", ablation(config, seeds)),
+        "margin-scale": ("margin-scale", margin_and_scale(config, seeds)),
+    }
