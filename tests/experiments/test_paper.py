@@ -1,7 +1,5 @@
 """Every table and figure of the paper by one command, and what its grids share."""
 
-import os
-
 import pytest
 
 from fscil.config import load_recipe
@@ -57,7 +55,7 @@ def test_one_command_makes_all_of_it(tmp_path, photos, capsys):
     twice = [key for key in shared if (tmp_path / "ablation" / "base" / key / "weights.safetensors").exists()]
     assert len(twice) == 1
     first, second = (tmp_path / name / "base" / twice[0] / "weights.safetensors" for name in FOLDERS[:2])
-    assert os.path.samefile(first, second)
+    assert first.samefile(second)
 
     assert call(*study(photos, tmp_path)) == 0
     assert "base network" not in capsys.readouterr().out

@@ -25,7 +25,7 @@ from fscil.methods.orco import (
     perturbed,
     session_alignment,
 )
-from fscil.methods.toolkit.contrast import summed_contrast, supervised_contrast
+from fscil.methods.toolkit.contrast import supervised_contrast
 from fscil.methods.toolkit.fixed_targets import orthonormal
 from fscil.protocol import Protocol
 from fscil.training.base_training import new_base_network, recipe_step
@@ -148,7 +148,7 @@ def test_base_training_is_nine_tenths_supervised_and_a_tenth_self_supervised_con
     views = views_of(recipe)(batch.pixels, batch.sizes, batch.generator)
     vectors = torch.cat([F.normalize(network.objective.projection(network.backbone(view))) for view in views])
     labels, images = batch.labels.repeat(2), torch.arange(len(batch.labels)).repeat(2)
-    expected = 0.9 * summed_contrast(vectors, labels, 0.2) + 0.1 * summed_contrast(vectors, images, 0.2)
+    expected = 0.9 * supervised_contrast(vectors, labels, 0.2) + 0.1 * supervised_contrast(vectors, images, 0.2)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-3)
 
 

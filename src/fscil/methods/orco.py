@@ -23,7 +23,7 @@ from fscil.data.images import Images
 from fscil.errors import ConfigError
 from fscil.gallery import class_means
 from fscil.methods.base import Memory
-from fscil.methods.toolkit.contrast import self_supervised_contrast, summed_contrast, supervised_contrast
+from fscil.methods.toolkit.contrast import self_supervised_contrast, supervised_contrast
 from fscil.methods.toolkit.exemplars import NO_IMAGES, from_tensors, herded, joined, to_tensors
 from fscil.methods.toolkit.fixed_targets import FixedTargetMethod, dimension, orthonormal
 from fscil.methods.toolkit.train_on_features import generator_of
@@ -103,7 +103,7 @@ class OrcoObjective(Objective):
         labels = batch.labels.to(views.device, non_blocking=True).repeat(len(views))
         features = self.encoded(network.backbone, views, batch).float()
         vectors = F.normalize(self.projection(features))
-        supervised = summed_contrast(vectors, labels, CONTRAST_TEMPERATURE)
+        supervised = supervised_contrast(vectors, labels, CONTRAST_TEMPERATURE)
         of_views = self_supervised_contrast(vectors, len(batch.labels), CONTRAST_TEMPERATURE)
         yield (1 - SELF_SUPERVISED) * supervised + SELF_SUPERVISED * of_views
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-NONE = -1e4  # a similarity whose exponential is 0
-
 
 def cosines_of(queries: Tensor, keys: Tensor) -> Tensor:
     """(n, d) and (m, d) unit vectors -> (n, m), at least in float32: half precision is too coarse for scaled ones."""
@@ -30,21 +28,6 @@ def supervised_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> 
     counts = positive.sum(1)
     each = -(log_share * positive).sum(1) / counts.clamp_min(1)
     return each.sum() / (counts > 0).sum().clamp_min(1)  # nothing where there is no positive
-
-
-def summed_contrast(vectors: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Supervised contrast in which the positives of (n, d) unit vectors with (n,) labels stand together.
-
-    The mean over all that have another of their label of -log of the share that the sum of exp(z p / T) over those
-    others p has in the sum over all vectors but z itself.
-    """
-    itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-    cosines = (cosines_of(vectors, vectors) / temperature).masked_fill(itself, NONE)
-    positive = (labels[:, None] == labels) & ~itself
-    having = positive.any(1)
-    together = cosines.masked_fill(~positive & having[:, None], NONE)  # without any positive: the same as all, so 0
-    each = cosines.logsumexp(1) - together.logsumexp(1)
-    return each.sum() / having.sum().clamp_min(1)
 
 
 def self_supervised_contrast(vectors: Tensor, images: int, temperature: float) -> Tensor:
