@@ -664,6 +664,14 @@ def test_one_training_seed_makes_no_row_better_or_worse(tmp_path):
     assert [cells[-1] for _, cells in summary_table(read_grid(tmp_path / "more")).rows] == ["-", "-"]
 
 
+def test_the_summary_says_of_how_many_trainings_and_draws_a_row_is(tmp_path):
+    write_grid(tmp_path, labels=("alice", "cec", "icarl"), seeds=(0, 1), draws=(0, 1, 2))
+    change(tmp_path, "1-seed1", lambda found: found.update(walks=found["walks"][1:]))
+    change(tmp_path, "2-seed0", lambda found: found.update(walks=found["walks"][:3]))
+    rows = {title: cells[0] for title, *cells in (row for _, row in summary_table(read_grid(tmp_path)).rows)}
+    assert rows == {"ALICE": "2 x 3", "CEC": "5-shot 2 x 2-3; 1-shot 2 x 3", "iCaRL": "5-shot 2 x 3; 1-shot 1 x 3"}
+
+
 def test_the_best_of_a_column_is_bold(bench):
     text = (bench / "report.md").read_text()
     part = text.split("## Harmonic accuracy, 1-shot\n")[1].split("\n## ")[0]

@@ -8,15 +8,17 @@ from fscil.report.numbers import MeanWithInterval, cell
 
 
 def summary_table(results: Results) -> Table:
-    """Session 0, then per number of shots the last session; the best mean of each column is bold."""
+    """Of how many trainings and draws a row is, session 0, then per number of shots the last session; the best mean of
+    each column is bold.
+    """
     counts, reference = results.shots(), results.reference
-    header = ["", "session 0"]
+    header = ["", "seeds x draws", "session 0"]
     for shots in counts:
         header += [f"{shots}-shot average", f"{shots}-shot harmonic"]
     columns: list[list[MeanWithInterval | None]] = [_first(results.rows)]
     for shots in counts:
         columns += [_last(results.rows, shots, measure) for measure in ("average", "harmonic")]
-    texts = [[cell(value) for value in column] for column in columns]
+    texts = [[extent(row) for row in results.rows], *([cell(value) for value in column] for column in columns)]
     if len(results.rows) > 1:
         for shots in counts:
             found = [None if row is reference else row.difference(reference, shots, "harmonic") for row in results.rows]
@@ -26,7 +28,18 @@ def summary_table(results: Results) -> Table:
     rows: list[tuple[RowKind, Sequence[str]]] = [
         ("ours", [row.title, *(column[number] for column in texts)]) for number, row in enumerate(results.rows)
     ]
-    return Table("Summary", header, rows, _notes(results), best=best_cells(columns))
+    return Table("Summary", header, rows, _notes(results), best=best_cells(columns, 2))
+
+
+def extent(row: Row) -> str:
+    """Training seeds that a row is of, and draws of each: "3 x 11". Per number of shots where these differ."""
+    texts = {}
+    for shots in row.shots():
+        draws = sorted({len(walks) for walks in row.walks(shots)})
+        texts[shots] = f"{len(row.walks(shots))} x {'-'.join(map(str, draws[:: max(1, len(draws) - 1)]))}"
+    if len({*texts.values()}) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{shots}-shot {text}" for shots, text in texts.items())
 
 
 def signed(found: MeanWithInterval | None) -> str:
@@ -43,13 +56,13 @@ def verdict(found: MeanWithInterval | None, seeds: int) -> str:
     return "undecided" if abs(found.mean) <= found.interval else "better" if found.mean > 0 else "worse"
 
 
-def best_cells(columns: Sequence[Sequence[MeanWithInterval | None]]) -> frozenset[tuple[int, int]]:
-    """Row and column of the largest mean of each column, the first column of a table being the rows' names.
+def best_cells(columns: Sequence[Sequence[MeanWithInterval | None]], first: int = 1) -> frozenset[tuple[int, int]]:
+    """Row and column of the largest mean of each column. first: the place of the first of them in the table.
 
     Values that are printed alike are best together; a single row is not best of anything.
     """
     found = set()
-    for place, column in enumerate(columns, 1):
+    for place, column in enumerate(columns, first):
         means = {row: round(value.mean, 1) for row, value in enumerate(column) if value}
         if len(means) > 1:
             found |= {(row, place) for row, mean in means.items() if mean == max(means.values())}
