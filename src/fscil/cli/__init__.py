@@ -8,7 +8,7 @@ from typing import Annotated, TextIO
 import typer
 
 from fscil import __version__
-from fscil.cli import backbones, checking, comparisons, enrollment, fit, galleries, photos, research, review
+from fscil.cli import backbones, checking, comparisons, enrollment, fit, galleries, photos, research, review, studies
 from fscil.cli.failures import one_line_errors
 from fscil.errors import ConfigError, FscilWarning
 from fscil.runtime import torchrun
@@ -32,6 +32,7 @@ app.add_typer(galleries.commands)
 app.add_typer(backbones.commands)
 app.add_typer(research.commands)
 app.add_typer(comparisons.commands)
+app.add_typer(studies.commands)
 
 
 def _print_version(asked: bool) -> None:
