@@ -12,7 +12,7 @@ class FineTune(ImprintingMethod):
 
     title = "Ft-CNN"
     table_order = 10
-    session_lr = 0.01
+    session_lr = 0.003
     session_steps = 30
     trainable = "all"
 
