@@ -443,7 +443,7 @@ def test_training_never_reads_a_test_image(tmp_path, monkeypatch):
 def description(network_config, dataset, protocol):
     network = new_base_network(network_config, protocol.base_classes, CPU)
     base = base_images(dataset, protocol)
-    return experiments.describe_training(network_config, network, base, dataset, protocol, CPU)
+    return "\n".join(experiments.describe_training(network_config, network, base, dataset, protocol, CPU))
 
 
 def test_the_description_says_what_will_be_done(monkeypatch):
@@ -469,11 +469,24 @@ def test_days_on_a_cpu_come_with_advice(monkeypatch):
     assert "fscil train cifar100_cpu" in text
 
 
+def test_what_will_be_done_is_said_before_its_time_is_measured(monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "estimate", stop)
+    config, dataset, protocol = small_config(), tiny_dataset(), Protocol(6, 2, 3)
+    network = new_base_network(config, protocol.base_classes, CPU)
+    told = experiments.describe_training(config, network, base_images(dataset, protocol), dataset, protocol, CPU)
+    assert "6 base classes" in next(told)
+    with pytest.raises(KeyboardInterrupt):
+        next(told)
+
+
 def test_describing_changes_nothing():
     config, dataset, protocol = small_config(), tiny_dataset(), Protocol(6, 2, 3)
     network = new_base_network(config, protocol.base_classes, CPU)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    experiments.describe_training(config, network, base_images(dataset, protocol), dataset, protocol, CPU)
+    assert [*experiments.describe_training(config, network, base_images(dataset, protocol), dataset, protocol, CPU)]
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,8 @@ def train(config: Config, run: Run | None, root: Path | None, context: Context, 
                     run.replace_config(with_sessions_resolved(config, dataset, protocol))
                 base = base_images(dataset, protocol)
                 network = new_base_network(recipe, protocol.base_classes, context, backbone)
-            say(describe_training(recipe, network, base, dataset, protocol, context))
+            for lines in describe_training(recipe, network, base, dataset, protocol, context):
+                say(lines)
         except FscilError:
             if run:
                 run.discard_unbegun()
@@ -205,30 +206,28 @@ def require_enough_images(dataset: Dataset, protocol: Protocol, shots: Sequence[
 
 def describe_training(
     recipe: Config, network: BaseNetwork, base: Images, dataset: Dataset, protocol: Protocol, context: Context
-) -> str:
-    """What training will do, and an estimate of how long it takes on this machine."""
-    trainer = Trainer(recipe.train, context)
-    seconds = estimate_base_training(recipe, base, context, network)
+) -> Iterator[str]:
+    """What training will do; then, as that may take a minute itself, an estimate of how long on this machine."""
+    steps = Trainer(recipe.train, context).steps_per_epoch(base)
     if recipe.train.objective:
         views = f"each passes a network {passes_per_image(recipe):g} times ({recipe.train.objective})"
     else:
         mixing = f", {count(recipe.mixing.repeats, 'mixture')} each" if recipe.mixing.repeats else ""
         views = f"{count(recipe.views.count, 'view')}{mixing}"
-    lines = [
+    yield (
         f"{dataset.name}: {protocol.base_classes} base classes with {len(base)} images, then {protocol.sessions} "
-        f"sessions of {'/'.join(map(str, protocol.ways or [protocol.way]))} classes{_left_out(dataset, protocol)}",
+        f"sessions of {'/'.join(map(str, protocol.ways or [protocol.way]))} classes{_left_out(dataset, protocol)}\n"
         f"{recipe.model.backbone}: {parameter_count(network.backbone):,} parameters in the backbone, "
-        f"{parameter_count(network) - parameter_count(network.backbone):,} in the heads",
-        f"{count(recipe.train.epochs, 'epoch')} of {count(trainer.steps_per_epoch(base), 'step')}: "
-        f"{recipe.train.batch} images, {views}",
-        f"time on this machine ({context.device.type}, {torch.get_num_threads()} threads): about {duration(seconds)}",
-    ]
+        f"{parameter_count(network) - parameter_count(network.backbone):,} in the heads\n"
+        f"{count(recipe.train.epochs, 'epoch')} of {count(steps, 'step')}: {recipe.train.batch} images, {views}"
+    )
+    seconds = estimate_base_training(recipe, base, context, network)
+    yield f"time on this machine ({context.device.type}, {torch.get_num_threads()} threads): about {duration(seconds)}"
     if seconds > LONG_TRAINING and context.device.type == "cpu":
-        lines.append(f"That is long for a CPU. Shorter, and not comparable with the paper: {_shorter(recipe)}")
+        yield f"That is long for a CPU. Shorter, and not comparable with the paper: {_shorter(recipe)}"
         if dataset.name == "cifar100":
-            lines.append("In an hour on two cores: fscil train cifar100_cpu --data DIR")
-        lines.append("In minutes: fscil demo")
-    return "\n".join(lines)
+            yield "In an hour on two cores: fscil train cifar100_cpu --data DIR"
+        yield "In minutes: fscil demo"
 
 
 def _shorter(recipe: Config) -> str:
