@@ -733,6 +733,7 @@ def test_columns_of_a_csv_file_have_names_of_their_own(tmp_path):
         with path.open(encoding="utf-8", newline="") as file:
             header = next(csv.reader(file))
         assert len({*header}) == len(header), path.name
+        assert {name for name in header if name.endswith("±")}.isdisjoint({"seeds x draws ±", "backbone ±", " ±"})
 
 
 def test_without_being_asked_no_tables_are_written(bench):

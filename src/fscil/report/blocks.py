@@ -89,15 +89,14 @@ class Table:
         return [*self.notes, *(f"{number}. {command}" for number, command in enumerate(self.commands, 1))]
 
     def csv(self) -> str:
-        """Intervals in columns of their own, so that every cell is one number or one text."""
+        """Intervals in columns of their own, beside those of numbers, so that every cell is one number or one text."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        first, *rest = self.header
-        writer.writerow([csv_text(first), *(csv_text(name) for head in rest for name in (head, f"{head} ±"))])
-        for kind, (first, *rest) in self.rows:
-            if kind != "heading":
-                parts = [cell.partition(" ±") for cell in rest]
-                writer.writerow([csv_text(first)] + [part for mean, _, half in parts for part in (_number(mean), half)])
+        rows = [cells for kind, cells in self.rows if kind != "heading"]
+        measured = [any(map(_is_number, column)) for column in zip(*rows, strict=True)]
+        header = [(csv_text(name), f"{csv_text(name)} ±") for name in self.header]
+        for cells in (header, *([(_number(mean), half) for mean, _, half in map(_parts, row)] for row in rows)):
+            writer.writerow([part for cell, has in zip(cells, measured, strict=True) for part in cell[: 1 + has]])
         return text.getvalue()
 
     def terminal(self) -> "Group":
@@ -160,7 +159,16 @@ def _latex(text: str) -> str:
 
 def _number(text: str) -> str:
     """A cell of a CSV file: signed numbers as they are, an absent one as nothing, other texts made harmless."""
-    return "" if text == "-" else text if re.fullmatch(r"[+-]?[\d.,]+%?", text) else csv_text(text)
+    return "" if text == "-" else text if _is_number(text) else csv_text(text)
+
+
+def _is_number(cell: str) -> bool:
+    """With its interval or without."""
+    return bool(re.fullmatch(r"[+-]?[\d.,]+%?( ±[\d.]+)?", cell))
+
+
+def _parts(cell: str) -> tuple[str, str, str]:
+    return cell.partition(" ±")
 
 
 def _small_interval(cell: str) -> str:
