@@ -133,10 +133,16 @@ def test_rate_batch_and_perturbations_of_the_authors_program():
     assert largest == {"cifar100": 4.5e-5, "cub200": 0.005}
 
 
-@pytest.mark.parametrize(("images", "steps"), [(1, 100), (64, 100), (65, 200), (325, 600), (500, 800)])
-def test_a_session_has_a_hundred_epochs(images, steps):
-    assert untrained_method("orco", small_config(), 6).steps_of(images, 64) == steps
-    assert untrained_method("orco", small_config("incremental.steps=7"), 6).steps_of(images, 64) == 7
+def test_the_length_of_a_session_does_not_depend_on_the_exemplars(monkeypatch):
+    """A hundred steps unless the settings say otherwise, however many images there are."""
+    assert (Orco.session_steps, untrained_method("orco", small_config("incremental.steps=7"), 6).steps) == (100, 7)
+    method, found = fitted("orco"), []
+    monkeypatch.setattr(Orco, "_align", lambda self, images, *rest: found.append((len(images), rest[-1])))
+    for number in (1, 2):
+        method.learn(session(number))
+    (first, steps), (second, same) = found
+    assert second > first
+    assert steps == same == method.steps
 
 
 def test_base_training_is_nine_tenths_supervised_and_a_tenth_self_supervised_contrast():

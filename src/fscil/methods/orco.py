@@ -50,7 +50,6 @@ TEMPERATURE = 0.07  # of its contrast
 PERTURBATION = 0.005  # largest difference of a perturbed target in each dimension
 SMALL_PERTURBATION = 4.5e-5  # on CIFAR100
 ALIGNED_EPOCHS, ALIGNED_LR, ALIGNED_BATCH = 10, 0.25, 128  # of base classes; epochs and batch at most
-SESSION_EPOCHS = 100
 FINE_GRAINED = "cub200"  # the data set for whose sessions the authors have settings of their own
 DAMPENING = 0.9  # of the momentum: a step is as long as the rate says, not ten times that
 
@@ -182,6 +181,7 @@ class Orco(FixedTargetMethod):
     table_order = 155
     made_by = "orco"
     session_lr_of_data: ClassVar[Mapping[str, float]] = {FINE_GRAINED: 0.05}
+    session_steps = 100
     images_seen_note = f"OrCo's alignment of base classes is counted too, at most {ALIGNED_EPOCHS} epochs of two views"
     exemplars: Images = NO_IMAGES
     base_classes = 0
@@ -210,11 +210,6 @@ class Orco(FixedTargetMethod):
     def images_seen(cls, config: Config, base: Images, protocol: Protocol) -> float:
         return super().images_seen(config, base, protocol) + VIEWS * len(base) * _aligned_epochs(config)
 
-    def steps_of(self, images: int, batch: int) -> int:
-        """Of a session on so many images."""
-        given = self.config.incremental.steps
-        return SESSION_EPOCHS * -(-images // batch) if given is None else given
-
     def fit_base(self, base: Images, shots: Sequence[int]) -> None:
         self.projection.load_state_dict(self.trained.state_dict())
         self.classes, self.exemplars, self.base_classes = 0, NO_IMAGES, len(base.counts)
@@ -232,7 +227,7 @@ class Orco(FixedTargetMethod):
         images = joined(self.exemplars, new)
         fine_grained, batch = self.config.data.name == FINE_GRAINED, self.config.incremental.batch
         settings = session_alignment(self.base_classes, fine_grained, batch)
-        self._align(images, first, settings, self.lr, self.steps_of(len(images), settings.batch))
+        self._align(images, first, settings, self.lr, self.steps)
         self._keep_exemplars(new)
 
     def _assign(self, images: Images, first: int) -> None:
