@@ -496,7 +496,7 @@ def test_unknown_names_are_told(capsys):
     ):
         comparison(load_recipe("glyphs"), ["alise"], [0])
     assert call("study", "ablations", "glyphs") == 2
-    assert "Known are ablation, margin-scale" in capsys.readouterr().err
+    assert "Known are paper, ablation, margin-scale, readout" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_grid_cannot_be_reported(tmp_path):
