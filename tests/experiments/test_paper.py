@@ -57,8 +57,13 @@ def test_one_command_makes_all_of_it(tmp_path, photos, capsys):
     first, second = (tmp_path / name / "base" / twice[0] / "weights.safetensors" for name in FOLDERS[:2])
     assert first.samefile(second)
 
+    (tmp_path / "comparison" / "report.html").unlink()
+    assert call(*study(photos, tmp_path, "--dry-run")) == 0
+    assert not (tmp_path / "comparison" / "report.html").exists()
+    capsys.readouterr()
     assert call(*study(photos, tmp_path)) == 0
     assert "base network" not in capsys.readouterr().out
+    assert (tmp_path / "comparison" / "report.html").exists()
 
 
 def test_a_dry_run_plans_all_grids_and_writes_nothing(tmp_path, photos, capsys):

@@ -19,7 +19,7 @@ from fscil.methods import METHODS
 from fscil.report import write_report
 from fscil.report.collect import read_grid
 from fscil.report.figures import COLOURS, HIGHLIGHT, class_colours
-from fscil.report.provenance import cross_entropy, departure_list, provenance
+from fscil.report.provenance import cross_entropy, departure_list, made_by, provenance
 from fscil.report.summary import summary_table
 from fscil.runtime.files import load_tensors, read_json, save_tensors, write_json, write_text
 from fscil.training.base_training import plain_recipe
@@ -705,10 +705,10 @@ def test_tables_as_files_have_their_notes(tmp_path):
     write_report(tmp_path, latex=True, csv=True)
     results = read_grid(tmp_path)
     notes = (tmp_path / "tables" / "notes.txt").read_text(encoding="utf-8")
-    for table in (summary_table(results), provenance(results)):
+    for table, source in ((summary_table(results), made_by(results)), (provenance(results), [])):
         name = table.title.lower().replace(" ", "-")
         below = (tmp_path / "tables" / f"{name}.tex").read_text(encoding="utf-8").split("\\end{table}\n")[1]
-        assert below.startswith("".join(f"% {line}\n" for line in table.notes_in_lines()))
+        assert below == "".join(f"% {line}\n" for line in [*table.notes_in_lines(), *source])
         assert "\n".join([table.title, *table.notes_in_lines()]) in notes
     assert "1. fscil bench cifar100 --out DIR" in notes
 

@@ -323,3 +323,9 @@ def test_unknown_images_over_several_draws():
     table = run_tables(content)[1]
     spread = stats.t.ppf(0.975, 2) * 0.1 / 3**0.5
     assert table.rows[0][1][:2] == ["cosine", f"50.5 ±{spread:.1f}"]  # 50.515
+
+
+def test_csv_of_names_that_are_numbers_and_of_no_rows():
+    table = Table("T", ["", "words", "value"], [("ours", ["42", "a", "1.0 ±0.5"])])
+    assert table.csv() == ",words,value,value ±\n42,a,1.0,0.5\n"
+    assert Table("T", ["", "value"], []).csv() == ",value\n"

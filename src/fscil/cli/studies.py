@@ -112,7 +112,7 @@ def _paper(
     for name, (kind, cells) in paper(config, seeds).items():
         failed += len(run_grid(kind, config, cells, folder / name, data, shots, draws, how, earlier))
         earlier.append(folder / name)
-        if any((folder / name).glob("cells/*/results.json")):
+        if not how.dry_run and any((folder / name).glob("cells/*/results.json")):
             summary, written = write_report(folder / name, latex=True, csv=True)
             say(f"\n{summary}\n\nWritten: {', '.join(map(str, written))}\n")
     if failed:

@@ -89,11 +89,14 @@ class Table:
         return [*self.notes, *(f"{number}. {command}" for number, command in enumerate(self.commands, 1))]
 
     def csv(self) -> str:
-        """Intervals in columns of their own, beside those of numbers, so that every cell is one number or one text."""
+        """Intervals in columns of their own, beside those of numbers, so that every cell is one number or one text.
+
+        The first column names the rows and has none.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         rows = [cells for kind, cells in self.rows if kind != "heading"]
-        measured = [any(map(_is_number, column)) for column in zip(*rows, strict=True)]
+        measured = [place > 0 and any(_is_number(row[place]) for row in rows) for place in range(len(self.header))]
         header = [(csv_text(name), f"{csv_text(name)} ±") for name in self.header]
         for cells in (header, *([(_number(mean), half) for mean, _, half in map(_parts, row)] for row in rows)):
             writer.writerow([part for cell, has in zip(cells, measured, strict=True) for part in cell[: 1 + has]])
